@@ -1,0 +1,1 @@
+"""conf: the schema of swarmd.toml, its defaults and its loading."""

@@ -1,0 +1,1 @@
+"""registry: signed documents and the keys that may sign them."""

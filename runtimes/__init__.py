@@ -1,0 +1,1 @@
+"""runtimes: ModelRuntime and its plugins. torch lives here only."""

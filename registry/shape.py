@@ -41,6 +41,7 @@ class ModelShape:
             tail holds once (the tied embedding); 0 when not tied.
         hidden_bytes: one token's activation on the wire between two stages.
         workspace_bytes: transient bytes of a forward pass at the prefill width.
+        common_bytes: what every block holds beside its layers, wherever it lies (rotary tables and the like).
 
     """
 
@@ -53,6 +54,7 @@ class ModelShape:
     shared_end_bytes: int
     hidden_bytes: int
     workspace_bytes: int
+    common_bytes: int = 0
 
     def __post_init__(self) -> None:
         count = len(self.layer_bytes)
@@ -76,7 +78,7 @@ class ModelShape:
         if not 0 <= lo < hi <= self.layer_count:
             raise ValueError(f"block [{lo}, {hi}) does not lie in [0, {self.layer_count})")
         head, tail = lo == 0, hi == self.layer_count
-        weights = sum(self.layer_bytes[lo:hi])
+        weights = self.common_bytes + sum(self.layer_bytes[lo:hi])
         weights += self.head_bytes * head + self.tail_bytes * tail - self.shared_end_bytes * (head and tail)
         per_session = context * sum(self.kv_token_bytes[lo:hi]) + sum(self.state_bytes[lo:hi])
         return BlockMemory(weights, sessions * per_session, self.workspace_bytes)

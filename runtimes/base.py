@@ -50,6 +50,24 @@ class ContextExceeded(RuntimeFailure):
     code = "context_exceeded"
 
 
+class FrameOutOfOrder(RuntimeFailure):
+    """A frame starts behind what its session's cache holds. Send the positions in between first."""
+
+    code = "frame_out_of_order"
+
+
+class FrameMalformed(RuntimeFailure):
+    """A frame's tokens or tensors do not fit the model or the block. The sender runs another model or version."""
+
+    code = "frame_malformed"
+
+
+class NothingLoaded(RuntimeFailure):
+    """No block is loaded on this host. Load one before opening sessions."""
+
+    code = "nothing_loaded"
+
+
 class Tensor(NamedTuple):
     """A tensor as it crosses the wire.
 
@@ -224,7 +242,13 @@ class ModelRuntime(Protocol):
         ...
 
     def open_session(self, session: str) -> None:
-        """Make room for a session. Raises MemoryExceeded when `limits.sessions` are open already."""
+        """Make room for a session; one that is open already is left as it is.
+
+        Raises:
+            MemoryExceeded: `limits.sessions` are open already.
+            NothingLoaded: there is no block to open it on.
+
+        """
         ...
 
     def close_session(self, session: str) -> None:
@@ -239,7 +263,9 @@ class ModelRuntime(Protocol):
         """Compute frames of one or several sessions; results in the order of `frames`.
 
         Raises:
-            SessionUnknown, ContextExceeded: named in the text; no frame of the call has been computed.
+            SessionUnknown, ContextExceeded, FrameOutOfOrder, FrameMalformed: named in the text; no frame of the
+                call has been computed.
+            MemoryExceeded: the device ran out of memory; the session's cache stands where the failed frame began.
 
         """
         ...

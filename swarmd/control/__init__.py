@@ -1,0 +1,32 @@
+"""The control socket: how programs on the same host talk to the daemon. See docs/commands.md for the protocol."""
+
+from swarmd.control.client import (
+    ControlDenied,
+    ControlProtocolError,
+    DaemonNotRunning,
+    RemoteError,
+    Reply,
+    request,
+    stream,
+)
+from swarmd.control.lock import AlreadyRunning, DaemonLock
+from swarmd.control.server import ControlServer, Emit, Handler, StateDirUnsafe
+from swarmd.control.wire import BadRequest, SocketPathTooLong
+
+__all__ = [
+    "AlreadyRunning",
+    "BadRequest",
+    "ControlDenied",
+    "ControlProtocolError",
+    "ControlServer",
+    "DaemonLock",
+    "DaemonNotRunning",
+    "Emit",
+    "Handler",
+    "RemoteError",
+    "Reply",
+    "SocketPathTooLong",
+    "StateDirUnsafe",
+    "request",
+    "stream",
+]

@@ -39,7 +39,11 @@ def admit(shape: ModelShape, lo: int, hi: int, limits: BlockLimits) -> BlockMemo
         raise CheckpointError(f"{shape.model_id}: {error}") from error
     if memory.total > limits.memory:
         fitting = _largest_fitting(shape, lo, hi, limits)
-        advice = f"the largest block from layer {lo} that fits is [{lo}, {fitting})" if fitting > lo else "not one layer fits"
+        advice = (
+            f"the largest block from layer {lo} that fits is [{lo}, {fitting})"
+            if fitting > lo
+            else "not one layer fits"
+        )
         raise MemoryExceeded(
             f"layers [{lo}, {hi}) of {shape.model_id} need {memory.total:,} bytes ({memory.weights:,} weights, "
             f"{memory.kv:,} KV cache for {limits.sessions} × {limits.context} tokens, {memory.workspace:,} workspace), "
@@ -50,6 +54,9 @@ def admit(shape: ModelShape, lo: int, hi: int, limits: BlockLimits) -> BlockMemo
 
 def _largest_fitting(shape: ModelShape, lo: int, hi: int, limits: BlockLimits) -> int:
     for end in range(hi - 1, lo, -1):
-        if shape.block_memory(lo, end, context=limits.context, sessions=limits.sessions).total <= limits.memory:
+        if (
+            shape.block_memory(lo, end, context=limits.context, sessions=limits.sessions).total
+            <= limits.memory
+        ):
             return end
     return lo

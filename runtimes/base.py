@@ -27,7 +27,7 @@ class CheckpointError(RuntimeFailure):
 
 
 class UnsupportedModel(RuntimeFailure):
-    """This runtime cannot serve the model. Choose another runtime (`runtime.name`) or another model."""
+    """The model cannot be served by this runtime. Choose another runtime (`runtime.name`) or another model."""
 
     code = "model_unsupported"
 

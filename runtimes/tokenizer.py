@@ -57,7 +57,9 @@ class TextStream:
 
     def _step(self, token: int) -> str:
         if self._tokenizer.id_to_token(token) is None:
-            raise TokenizerError(f"token id {token} is not in the vocabulary of {self._tokenizer.get_vocab_size()}")
+            raise TokenizerError(
+                f"token id {token} is not in the vocabulary of {self._tokenizer.get_vocab_size()}"
+            )
         return self._stream.step(self._tokenizer, token) or ""
 
 
@@ -125,11 +127,17 @@ class Tokenizer:
 
     def _find_eos(self) -> frozenset[int]:
         config = _read_json(self._path / "config.json")
-        for settings in (_read_json(self._path / "generation_config.json"), config, config.get("text_config") or {}):
+        for settings in (
+            _read_json(self._path / "generation_config.json"),
+            config,
+            config.get("text_config") or {},
+        ):
             named = settings.get("eos_token_id")
             ids = named if isinstance(named, list) else [] if named is None else [named]
             if not all(isinstance(token, int) and token >= 0 for token in ids):
-                raise TokenizerError(f"{self._path}: eos_token_id is {named!r}; it must be an id or a list of ids")
+                raise TokenizerError(
+                    f"{self._path}: eos_token_id is {named!r}; it must be an id or a list of ids"
+                )
             if ids:
                 return frozenset(ids)
         own = self._tokenizer.token_to_id(self._specials.get("eos_token", ""))
@@ -141,7 +149,7 @@ def _load(path: Path) -> tokenizers.Tokenizer:
         raise TokenizerError(f"{path} does not exist: the checkpoint needs a fast tokenizer (tokenizer.json)")
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+    except Exception as error:
         raise TokenizerError(f"{path} cannot be read as a tokenizer: {error}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -176,7 +184,9 @@ def _chat_template(path: Path, settings: Mapping[str, Any]) -> Template | None:
     file = path / "chat_template.jinja"
     source = file.read_text("utf-8") if file.is_file() else settings.get("chat_template")
     if isinstance(source, list):
-        source = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}.get("default")
+        source = {
+            entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)
+        }.get("default")
     if not isinstance(source, str):
         return None
     try:

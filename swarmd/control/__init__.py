@@ -11,9 +11,10 @@ from swarmd.control.client import (
 )
 from swarmd.control.lock import AlreadyRunning, DaemonLock
 from swarmd.control.server import ControlServer, Emit, Handler, StateDirUnsafe
-from swarmd.control.wire import BadRequest, SocketPathTooLong
+from swarmd.control.wire import SOCKET_NAME, BadRequest, SocketPathTooLong
 
 __all__ = [
+    "SOCKET_NAME",
     "AlreadyRunning",
     "BadRequest",
     "ControlDenied",

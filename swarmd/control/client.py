@@ -42,31 +42,33 @@ class RemoteError(Exception):
 
 
 class Reply:
-    """The answer to one request: iterate over its events, then read `final`."""
+    """The answer to one request, to iterate over: its events as they come, at last the final message ("ok": true)."""
 
     def __init__(self, connection: trio.SocketStream, silence: float) -> None:
         self._lines = LineReader(connection, REPLY_LIMIT)
         self._silence = silence
-        self.final: Message = {}
+        self._is_complete = False
 
     def __aiter__(self) -> Self:
-        """Iterate over the events as they come."""
+        """Iterate over the messages."""
         return self
 
     async def __anext__(self) -> Message:
-        """Return the next event; the final reply ends the iteration.
+        """Return the next message.
 
         Raises:
             RemoteError: the daemon reports an error.
             ControlProtocolError: it hung up, was silent for too long or sent nonsense.
 
         """
+        if self._is_complete:
+            raise StopAsyncIteration
         message = await self._read()
         if "event" in message:
             return message
+        self._is_complete = True
         if message.get("ok") is True:
-            self.final = message
-            raise StopAsyncIteration
+            return message
         error = message.get("error")
         if not isinstance(error, dict):
             raise ControlProtocolError("the daemon sent a line that is neither event nor reply")
@@ -113,9 +115,8 @@ async def stream(
 async def request(path: Path, op: str, *, silence: float = SILENCE_SECONDS, **fields: Any) -> Message:
     """Send a request and return its final reply; events on the way are skipped. Raises as stream() and Reply do."""
     async with stream(path, op, silence=silence, **fields) as reply:
-        async for _ in reply:
-            pass
-        return reply.final
+        messages = [message async for message in reply]
+    return messages[-1]
 
 
 async def _connect(path: Path) -> trio.SocketStream:

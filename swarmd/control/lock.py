@@ -51,4 +51,7 @@ class DaemonLock:
     ) -> None:
         """Give the lock back."""
         os.ftruncate(self._descriptor, 0)
+        fcntl.flock(
+            self._descriptor, fcntl.LOCK_UN
+        )  # a child between fork and exec still shares the descriptor
         os.close(self._descriptor)

@@ -8,9 +8,9 @@ import select
 import socket
 import stat
 import struct
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import structlog
 import trio
@@ -19,6 +19,7 @@ from swarmd.control.lock import DaemonLock
 from swarmd.control.wire import (
     REPLY_LIMIT,
     REQUEST_LIMIT,
+    SOCKET_NAME,
     BadRequest,
     LineReader,
     Message,
@@ -56,30 +57,43 @@ class StateDirUnsafe(Exception):
 
 
 class ControlServer:
-    """Serves `handlers` by name of operation on a Unix socket that only this user may use.
+    """Serves operations by name on a Unix socket that only this user may use. Made by claimed().
 
     A connection carries one request: a JSON line {"op": NAME, …}; the answer is any number of {"event": …} lines
     and one final line with "ok".
     """
 
-    def __init__(self, path: Path, handlers: Mapping[str, Handler]) -> None:
-        """Serve at `path` (STATE/control.sock); the lock file lies beside it (STATE/daemon.lock)."""
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._handlers = dict(handlers)
+        self._handlers: Mapping[str, Handler] = {}
         self._free_places = _CLIENTS
 
-    async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; started once clients can connect.
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def claimed(cls, state_dir: Path) -> AsyncIterator[Self]:
+        """Be the one daemon of `state_dir` (made if need be) within the block: the lock is the truth about it.
 
         Raises:
-            AlreadyRunning: another daemon serves this state directory.
-            SocketPathTooLong: the kernel does not take a socket path of this length.
+            AlreadyRunning: another daemon is; names its pid.
+            SocketPathTooLong: the kernel takes no socket path of this length.
             StateDirUnsafe: others could replace the socket.
 
         """
-        _prepare_directory(self.path.parent)
-        # Whoever holds the lock may replace a socket that a dead daemon left behind.
-        with DaemonLock(self.path.with_name("daemon.lock")), _socket_at(self.path) as listener:
+        path = state_dir / SOCKET_NAME
+        check_path(_draft(path))
+        _prepare_directory(state_dir)
+        with DaemonLock(state_dir / "daemon.lock"):
+            yield cls(path)
+
+    async def run(
+        self, handlers: Mapping[str, Handler], *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve handlers (operation → handler) until cancelled; started once clients can connect.
+
+        A socket that a dead daemon left behind is replaced: whoever holds the lock may do so.
+        """
+        self._handlers = dict(handlers)
+        with _socket_at(self.path) as listener:
             task_status.started()
             await trio.serve_listeners(self._serve, [listener])
 
@@ -200,11 +214,14 @@ def _prepare_directory(directory: Path) -> None:
         )
 
 
+def _draft(path: Path) -> Path:
+    return path.with_name(path.name + ".new")
+
+
 @contextlib.contextmanager
 def _socket_at(path: Path) -> Iterator[trio.SocketListener]:
     """Bind under another name and rename when the mode is set: whatever the umask, nobody else can ever connect."""
-    draft = path.with_name(path.name + ".new")
-    check_path(draft)
+    draft = _draft(path)
     draft.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.bind(str(draft))

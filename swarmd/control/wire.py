@@ -11,6 +11,9 @@ import trio
 
 Message = dict[str, Any]
 
+SOCKET_NAME = "control.sock"
+"""The socket's name in the state directory."""
+
 REQUEST_LIMIT = 4 << 20
 """Bytes of a request line, newline included."""
 

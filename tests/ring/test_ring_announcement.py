@@ -14,6 +14,7 @@ from ring.announcement import (
     Announcement,
     AnnouncementError,
     BlockHeld,
+    BlockState,
     SignedAnnouncement,
     decode,
     encode,
@@ -81,7 +82,8 @@ def words(limit: int) -> st.SearchStrategy[str]:
 @st.composite
 def blocks(draw: st.DrawFn) -> BlockHeld:
     lo, hi = sorted((draw(small), draw(small)))
-    state = draw(st.sampled_from(["none", "loading", "ready", "serving"]))
+    states: list[BlockState] = ["none", "loading", "ready", "serving"]
+    state = draw(st.sampled_from(states))
     return BlockHeld(draw(words(64)), draw(words(128)), lo, hi, state, draw(large), draw(large))
 
 

@@ -1,0 +1,106 @@
+"""Dialling: one address at a time, one dial a peer, no memory of failures but the address book's."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+from libp2p.peer.id import ID
+from multiaddr import Multiaddr
+
+from ring.identity import PeerId
+from swarmd.net.address_book import AddressBook
+from swarmd.net.connections import Connections
+from swarmd.net.errors import DialFailed
+
+log = logging.getLogger("swarmd.net")
+
+_ADDRESS_SECONDS = 5.0  # one address: TCP, Noise and yamux negotiation
+_MAX_REASON = 200
+
+
+@dataclass(slots=True)
+class _Dial:
+    """A dial that one or more callers wait for."""
+
+    attempts: list[tuple[str, str]] = field(default_factory=list)
+    over: trio.Event = field(default_factory=trio.Event)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    waiting: int = 0
+
+
+class Dialling:
+    """Makes connections."""
+
+    def __init__(
+        self, swarm: Any, book: AddressBook, connections: Connections, nursery: trio.Nursery
+    ) -> None:
+        self._swarm = swarm
+        self._book = book
+        self._connections = connections
+        self._nursery = nursery
+        self._dials: dict[PeerId, _Dial] = {}
+
+    async def connect(self, peer: PeerId, *, timeout: float) -> None:
+        """Connect to a peer at one of its addresses in the book; callers for the same peer share the dial.
+
+        Raises:
+            DialFailed: none of the addresses led to the peer in time.
+
+        """
+        if self._connections.newest(peer) is not None:
+            return
+        dial = self._dials.get(peer)
+        if dial is None:
+            dial = self._dials[peer] = _Dial()
+            self._nursery.start_soon(self._run, peer, dial)
+        dial.waiting += 1
+        try:
+            with trio.move_on_after(timeout):
+                await dial.over.wait()
+        finally:
+            dial.waiting -= 1
+            if dial.waiting == 0:
+                dial.scope.cancel()
+        if self._connections.newest(peer) is None:
+            raise DialFailed(peer, self._reason(peer, dial, timeout), tuple(dial.attempts))
+
+    def _reason(self, peer: PeerId, dial: _Dial, timeout: float) -> str:
+        if not self._book.addresses(peer):
+            return "no address of it is known"
+        return "no address answered" if dial.over.is_set() else f"no connection within {timeout:g} s"
+
+    async def _run(self, peer: PeerId, dial: _Dial) -> None:
+        try:
+            with dial.scope:
+                for address in self._book.addresses(peer):
+                    if await self._try(peer, address, dial) or self._connections.newest(peer) is not None:
+                        break
+        finally:
+            del self._dials[peer]
+            dial.over.set()
+
+    async def _try(self, peer: PeerId, address: str, dial: _Dial) -> bool:
+        try:
+            with trio.move_on_after(_ADDRESS_SECONDS) as patience:
+                connection = await self._swarm.dial_addr(Multiaddr(address), ID.from_base58(peer))
+                self._connections.add(connection)
+                self._book.succeeded(peer, address)
+                return True
+        except Exception as error:  # noqa: BLE001 - libp2p wraps whatever the peer or the network did
+            dial.attempts.append((address, _why(error)))
+        if patience.cancelled_caught:
+            dial.attempts.append((address, f"no answer within {_ADDRESS_SECONDS:g} s"))
+        self._book.failed(peer, address)
+        return False
+
+
+def _why(error: BaseException) -> str:
+    """Return the innermost reason: libp2p's outer ones only say that it failed."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error) or type(error).__name__)[:_MAX_REASON]

@@ -60,13 +60,16 @@ def create_key(path: Path) -> SigningKey:
     key = SigningKey.generate()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise KeyFileError(f"cannot make the directory of the key file {path}: {error.strerror}") from error
+    try:
         _write_new(path, base64.b64encode(bytes(key)) + b"\n")
     except FileExistsError as error:
         raise KeyFileExistsError(
             f"{path} exists already: a key is never overwritten, move it away first"
         ) from error
     except OSError as error:
-        raise KeyFileError(f"cannot create the key file {path}: {error.strerror or error}") from error
+        raise KeyFileError(f"cannot create the key file {path}: {error.strerror}") from error
     return key
 
 
@@ -86,9 +89,11 @@ def load_key(path: Path) -> SigningKey:
         raise KeyFileMissingError(f"there is no key file {path}") from error
     except OSError as error:
         raise KeyFileError(f"cannot read the key file {path}: {error.strerror or error}") from error
-    with open(descriptor, "rb") as file:
+    try:
         _refuse_unsafe(path, os.fstat(descriptor))
-        content = file.read(_FILE_LIMIT + 1)
+        content = os.read(descriptor, _FILE_LIMIT + 1)
+    finally:
+        os.close(descriptor)
     return _parse_key(path, content)
 
 

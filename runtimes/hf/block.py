@@ -1,0 +1,160 @@
+"""A block: layers [lo, hi) of a model, run by the model's own forward.
+
+The model keeps its full length. Foreign layers are stubs, foreign cache entries hold only their length, and at a block
+that does not begin the model the embeddings are dummies that the first stub replaces by the received state. Masks,
+rotary tables, layer types, soft caps, norm and head thus come from transformers, and a layer keeps its own index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from runtimes.base import LoadProgress, ModelSource
+from runtimes.hf.cache import BlockCache
+from runtimes.hf.checkpoint import Checkpoint
+from runtimes.hf.loading import hollow_out, initialize_weights, is_hollow, load_weights
+from runtimes.hf.profile import Profile
+from runtimes.hf.skeleton import Skeleton
+from runtimes.hf.tail import Tail
+from runtimes.hf.tensors import LayerOutput, OutputSpec
+
+
+class _Passing:
+    """What flows past the stubs in one forward pass: the state received, then the state produced."""
+
+    def __init__(self) -> None:
+        self.state: LayerOutput | None = None
+
+
+class _Stub(nn.Module):
+    """Stands for a layer that another host holds: returns the passing state, whatever it is given.
+
+    Other attributes (attention type, index) are those of the layer that it stands for.
+    """
+
+    def __init__(self, original: nn.Module, passing: _Passing) -> None:
+        super().__init__()
+        # Past nn.Module's registration: the original's parameters are not the model's any more.
+        self.__dict__["_original"] = original
+        self.__dict__["_passing"] = passing
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["_original"], name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> LayerOutput | None:
+        state: LayerOutput | None = self.__dict__["_passing"].state
+        return state
+
+
+class Block:
+    """Layers [lo, hi) with their weights.
+
+    Args:
+        skeleton: an uncut skeleton; it is cut in place and belongs to the block from then on.
+        profile: the skeleton's.
+        lo, hi: the block.
+        device: where it computes.
+
+    Attributes:
+        takes: what the first layer takes from the stage before; None at the head.
+        bytes_read: bytes of tensor data read from the checkpoint.
+
+    """
+
+    def __init__(self, skeleton: Skeleton, profile: Profile, lo: int, hi: int, device: torch.device) -> None:
+        self.lo, self.hi = lo, hi
+        self.skeleton = skeleton
+        self.device = device
+        self.bytes_read = 0
+        layers = skeleton.layers
+        self.head, self.tail = lo == 0, hi == len(layers)
+        self.takes: OutputSpec | None = None if self.head else profile.outputs[lo - 1]
+        self.vocab_size = skeleton.model.get_input_embeddings().num_embeddings
+        self._embedding = (skeleton.model.get_input_embeddings().embedding_dim, skeleton.dtype)
+        self._own = skeleton.cache_layers(lo, hi)
+        self._passing = _Passing()
+        for index in range(len(layers)):
+            if not lo <= index < hi:
+                layers[index] = _Stub(layers[index], self._passing)
+        layers[hi - 1].register_forward_hook(self._keep)
+        hollow_out(skeleton, profile.held(head=self.head, tail=self.tail), device)
+        self._tail = Tail(skeleton.model) if self.tail else None
+
+    def load(self, source: ModelSource, total: int, progress: Callable[[LoadProgress], None]) -> None:
+        """Read the weights. Raises CheckpointError."""
+        self.bytes_read = load_weights(self.skeleton, Checkpoint(source.path), self.device, total, progress)
+
+    def randomize(self) -> None:
+        """Make up the weights of an untrained model."""
+        initialize_weights(self.skeleton, self.device)
+
+    def tensors(self) -> dict[str, int]:
+        """Return name → bytes of every parameter and buffer that takes memory."""
+        model = self.skeleton.model
+        return {
+            name: tensor.nbytes
+            for name, tensor in [*model.named_parameters(), *model.named_buffers()]
+            if not is_hollow(tensor)
+        }
+
+    def layers_held(self) -> tuple[int, ...]:
+        """Return the indices of all layers of which a tensor takes memory."""
+        return tuple(
+            index
+            for index, layer in enumerate(self.skeleton.layers)
+            if any(not is_hollow(tensor) for tensor in [*layer.parameters(), *layer.buffers()])
+        )
+
+    def new_cache(self, context: int) -> BlockCache:
+        """Return the cache of a new session of up to `context` tokens."""
+        return BlockCache(self.skeleton.model.config, self._own, context)
+
+    def forward(
+        self, ids: torch.Tensor | None, state: LayerOutput | None, width: int, cache: BlockCache
+    ) -> Any:
+        """Run a frame that follows what the cache holds.
+
+        Args:
+            ids: [1, w] int64 at the head, else None.
+            state: what the stage before has produced; None at the head.
+            width: w.
+            cache: the session's, rewound to the frame's position; advanced by w when all has gone well.
+
+        Returns:
+            The last layer's output; at the tail the base model's, for `choose`.
+
+        """
+        positions = torch.arange(cache.length, cache.length + width, device=self.device)[None]
+        size, dtype = self._embedding
+        given = (
+            {"input_ids": ids}
+            if self.head
+            else {"inputs_embeds": torch.zeros(1, width, size, dtype=dtype, device=self.device)}
+        )
+        run = self._tail.base if self._tail else self.skeleton.decoder
+        self._passing.state = state
+        try:
+            output = run(
+                position_ids=positions, use_cache=True, **{self.skeleton.cache_keyword: cache}, **given
+            )
+            produced = output if self._tail else self._passing.state
+        finally:
+            self._passing.state = None
+        cache.advance(width)
+        return produced
+
+    def choose(self, output: Any) -> tuple[int, ...]:
+        """Return the greedy tokens of a tail's output."""
+        if self._tail is None:
+            raise AssertionError("only a tail chooses tokens")
+        return self._tail.choose(output)
+
+    def _keep(self, _module: nn.Module, _inputs: Any, output: LayerOutput) -> None:
+        self._passing.state = output

@@ -1,0 +1,54 @@
+"""The device that the process computes on."""
+
+from __future__ import annotations
+
+import pynvml
+import torch
+
+from runtimes.base import RuntimeFailure
+from runtimes.memory import cpu_memory_free
+
+
+def choose_device() -> torch.device:
+    """Return the process's first CUDA device, or the CPU. CUDA_VISIBLE_DEVICES chooses among several."""
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def describe(device: torch.device) -> str:
+    """Return the device for people."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return f"cpu ({torch.get_num_threads()} threads)"
+
+
+def memory_free(device: torch.device) -> int:
+    """Return the bytes that this process may still use on the device.
+
+    Raises:
+        RuntimeFailure: the NVIDIA driver does not tell.
+
+    """
+    if device.type != "cuda":
+        return cpu_memory_free()
+    # What torch has reserved and does not use is free to this process, though not to the driver.
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return _driver_free(str(torch.cuda.get_device_properties(device).uuid)) + idle
+
+
+def _driver_free(uuid: str) -> int:
+    """Return NVML's free bytes of a device; NVML counts devices that CUDA_VISIBLE_DEVICES hides, so go by UUID."""
+    try:
+        pynvml.nvmlInit()
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            return int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise RuntimeFailure(f"NVML does not tell the free memory of GPU-{uuid}: {error}") from error
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has computed everything that was asked of it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

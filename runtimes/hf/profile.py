@@ -1,0 +1,232 @@
+"""What a model's forward pass on the meta device tells: who uses which weight, what crosses the wire, what it takes."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from runtimes.base import RuntimeFailure, UnsupportedModel
+from runtimes.hf.cache import BlockCache
+from runtimes.hf.skeleton import Skeleton
+from runtimes.hf.tail import ROWS, Tail
+from runtimes.hf.tensors import OutputSpec, TensorSpec
+
+PREFILL_WIDTH = 512  # frames as wide as this …
+PREFILL_PAST = 3584  # … behind so many tokens are what the workspace is measured for
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One look at a model.
+
+    Attributes:
+        before, after: names of the parameters outside the layers that are used before the first layer (by the
+            head) and after the last one (by the tail).
+        everywhere: names of those that every block needs.
+        outputs: what each layer hands on.
+        kv_token_bytes: keys and values per token of each layer.
+        workspace: peak of transient bytes of a prefill frame through the whole decoder or of the tail's logits.
+
+    """
+
+    before: frozenset[str]
+    after: frozenset[str]
+    everywhere: frozenset[str]
+    outputs: tuple[OutputSpec, ...]
+    kv_token_bytes: tuple[int, ...]
+    workspace: int
+
+    def held(self, *, head: bool, tail: bool) -> frozenset[str]:
+        """Return the names of the parameters outside the layers that a block needs."""
+        return (
+            self.everywhere | (self.before if head else frozenset()) | (self.after if tail else frozenset())
+        )
+
+
+@torch.no_grad()
+def profile_model(skeleton: Skeleton) -> Profile:
+    """Run the skeleton, which must not have been cut into a block yet.
+
+    Raises:
+        UnsupportedModel: the forward pass is of a kind that this runtime cannot split.
+
+    """
+    try:
+        return _profile(skeleton)
+    except RuntimeFailure:
+        raise
+    except Exception as error:
+        raise UnsupportedModel(
+            f"{type(skeleton.model).__name__} does not run as transformers models do: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _profile(skeleton: Skeleton) -> Profile:
+    count = len(skeleton.layers)
+    tail = Tail(skeleton.model)
+    capacity = _positions(skeleton)
+    cache = BlockCache(skeleton.model.config, skeleton.cache_layers(0, count), capacity)
+    trace = _Trace(skeleton)
+    with trace:
+        output = _run(skeleton, tail.base, cache, 1)
+        tail.logits(output, 0, 1)
+    kv = tuple(
+        sum(cache.layers[index].token_bytes for index in skeleton.cache_layers(layer, layer + 1))
+        for layer in range(count)
+    )
+    width = min(PREFILL_WIDTH, capacity)
+    cache.rewind(capacity - width)
+    with _LiveBytes() as live, _FusedAttention():
+        output = _run(skeleton, tail.base, cache, width)
+        decoder_peak = live.peak
+    with _LiveBytes() as live:
+        tail.logits(output, 0, min(ROWS, width))
+    before, after, everywhere = trace.parameters()
+    return Profile(before, after, everywhere, trace.outputs(), kv, max(decoder_peak, live.peak))
+
+
+def _positions(skeleton: Skeleton) -> int:
+    config = skeleton.model.config.get_text_config(decoder=True)
+    most = getattr(config, "max_position_embeddings", None)
+    wanted = PREFILL_WIDTH + PREFILL_PAST
+    return min(wanted, most) if isinstance(most, int) and most > 0 else wanted
+
+
+def _run(skeleton: Skeleton, base: Any, cache: BlockCache, width: int) -> Any:
+    ids = torch.zeros(1, width, dtype=torch.long, device="meta")
+    positions = torch.arange(cache.length, cache.length + width, device="meta")[None]
+    with torch.device("meta"):
+        return base(input_ids=ids, position_ids=positions, use_cache=True, **{skeleton.cache_keyword: cache})
+
+
+class _Trace:
+    """Watches which modules run before, between and after the layers, and what the layers return."""
+
+    def __init__(self, skeleton: Skeleton) -> None:
+        self._skeleton = skeleton
+        self._phase = 0
+        self._phases: dict[int, set[int]] = {}  # id of parameter → phases in which it is used
+        self._outputs: list[Any] = [None] * len(skeleton.layers)
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> None:
+        layers = self._skeleton.layers
+        inner = set(layers.modules())
+        for module in self._skeleton.model.modules():
+            if module not in inner and next(module.parameters(recurse=False), None) is not None:
+                self._handles.append(module.register_forward_pre_hook(self._note))
+        self._handles.append(layers[0].register_forward_pre_hook(lambda *_: self._enter(1)))
+        for index, layer in enumerate(layers):
+            self._handles.append(layer.register_forward_hook(self._recorder(index)))
+        self._handles.append(layers[-1].register_forward_hook(lambda *_: self._enter(2)))
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _enter(self, phase: int) -> None:
+        self._phase = phase
+
+    def _note(self, module: nn.Module, _: Any) -> None:
+        for parameter in module.parameters(recurse=False):
+            self._phases.setdefault(id(parameter), set()).add(self._phase)
+
+    def _recorder(self, index: int) -> Callable[..., None]:
+        def record(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            self._outputs[index] = output
+
+        return record
+
+    def parameters(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        """Return the names used before and after the layers, and those that every block needs.
+
+        A module that contains the layers may use its own parameters at any time, so they are needed everywhere.
+        """
+        around = {
+            id(parameter)
+            for module in self._skeleton.model.modules()
+            if self._skeleton.layers in set(module.modules())
+            for parameter in module.parameters(recurse=False)
+        }
+        sets: tuple[set[str], set[str], set[str]] = (set(), set(), set())
+        for name, parameter in self._skeleton.outer_parameters().items():
+            phases = self._phases.get(id(parameter), set())
+            if id(parameter) in around or 1 in phases:
+                sets[2].add(name)
+            else:
+                for phase in phases:
+                    sets[0 if phase == 0 else 1].add(name)
+        return frozenset(sets[0]), frozenset(sets[1]), frozenset(sets[2])
+
+    def outputs(self) -> tuple[OutputSpec, ...]:
+        """Return what each layer hands on."""
+        return tuple(_output_spec(output) for output in self._outputs)
+
+
+def _output_spec(output: Any) -> OutputSpec:
+    entries = output if isinstance(output, tuple) else (output,)
+    return OutputSpec(not isinstance(output, tuple), tuple(_tensor_spec(entry) for entry in entries))
+
+
+def _tensor_spec(entry: Any) -> TensorSpec | None:
+    if entry is None:
+        return None
+    if not isinstance(entry, torch.Tensor) or tuple(entry.shape[:2]) != (1, 1):
+        raise UnsupportedModel(f"a layer returns {type(entry).__name__}, not tensors of shape [1, width, …]")
+    return TensorSpec(entry.dtype, tuple(entry.shape[2:]))
+
+
+class _FusedAttention(TorchFunctionMode):
+    """Counts attention as the fused kernels do it that real devices have: no matrix of scores."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            query, value = args[0], args[2]
+            return query.new_empty(*query.shape[:-1], value.shape[-1])
+        return func(*args, **(kwargs or {}))
+
+
+class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lacks the annotation
+    """Tracks the bytes of all storages that operations make, while they live. `peak` is their largest sum."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch lacks the annotation
+        self.peak = 0
+        self._now = 0
+        self._owners: dict[int, int] = {}  # storage → tensors that share it
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        given = {_storage(t) for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(result):
+            if isinstance(tensor, torch.Tensor) and (
+                _storage(tensor) in self._owners or _storage(tensor) not in given
+            ):
+                self._add(tensor)
+        return result
+
+    def _add(self, tensor: torch.Tensor) -> None:
+        key, size = _storage(tensor), tensor.untyped_storage().nbytes()
+        if key not in self._owners:
+            self._now += size
+            self.peak = max(self.peak, self._now)
+        self._owners[key] = self._owners.get(key, 0) + 1
+        weakref.finalize(tensor, self._drop, key, size)
+
+    def _drop(self, key: int, size: int) -> None:
+        self._owners[key] -= 1
+        if self._owners[key] == 0:
+            del self._owners[key]
+            self._now -= size
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

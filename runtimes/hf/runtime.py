@@ -1,0 +1,189 @@
+"""HfRuntime: what the daemon sees of the Hugging Face runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from registry.shape import BlockMemory, ModelShape
+from runtimes.admission import admit, check_identity
+from runtimes.base import (
+    BlockLimits,
+    FrameInput,
+    FrameOutput,
+    Inventory,
+    LoadProgress,
+    MemoryExceeded,
+    ModelSource,
+    NothingLoaded,
+    Probe,
+    SessionUnknown,
+)
+from runtimes.hf.block import Block
+from runtimes.hf.cache import BlockCache
+from runtimes.hf.device import choose_device, describe, memory_free
+from runtimes.hf.frames import compute, parse
+from runtimes.hf.probe import probe_model
+from runtimes.hf.profile import Profile, profile_model
+from runtimes.hf.shape import model_shape
+from runtimes.hf.skeleton import Skeleton, build_skeleton
+from runtimes.sessions import SessionTable
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    block: Block
+    inventory: Inventory
+    sessions: SessionTable[BlockCache]
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A model that has been looked at and agrees with the registry."""
+
+    skeleton: Skeleton
+    profile: Profile
+    shape: ModelShape
+
+
+class HfRuntime:
+    """Serves a block of a transformers model on this process's device.
+
+    Args:
+        threads: CPU threads for torch, process-wide; 0 keeps torch's own choice.
+        dtype: torch's name of the dtype to serve in, or "auto" for the checkpoint's.
+
+    """
+
+    name: ClassVar[str] = "hf"
+
+    def __init__(self, *, threads: int = 0, dtype: str = "auto") -> None:
+        if threads > 0:
+            torch.set_num_threads(threads)
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        self.needs_tokens_everywhere = False
+        self._dtype = dtype
+        self._device = choose_device()
+        self._loaded: _Loaded | None = None
+
+    def device(self) -> str:
+        """Return the device for people."""
+        return describe(self._device)
+
+    def memory_free(self) -> int:
+        """Return the bytes that this process may still use on the device."""
+        return memory_free(self._device)
+
+    def shape(self, source: ModelSource) -> ModelShape:
+        """Return the model's sizes, in the dtype in which it is served."""
+        return self._look_at(source).shape
+
+    def probe(self, source: ModelSource, widths: Sequence[int]) -> Probe:
+        """Measure one layer, and the tail, at the given frame widths; a loaded block is left alone.
+
+        Raises:
+            MemoryExceeded: there is no room for one more layer beside what is loaded.
+
+        """
+        model = self._look_at(source)
+        last = model.shape.layer_count - 1
+        limits = BlockLimits(self.memory_free(), max(widths, default=1), 1)
+        for layer in {last // 2, last}:
+            admit(model.shape, layer, layer + 1, limits)
+        with _out_of_memory(f"probing {source.model_id}"):
+            return probe_model(source, model.profile, self._dtype, self._device, widths)
+
+    def load(
+        self,
+        source: ModelSource,
+        lo: int,
+        hi: int,
+        limits: BlockLimits,
+        progress: Callable[[LoadProgress], None],
+    ) -> Inventory:
+        """Load layers [lo, hi); see ModelRuntime. Progress is told from the calling thread, tensor by tensor."""
+        model = self._look_at(source)
+        memory = admit(model.shape, lo, hi, limits)
+        self.unload()
+        block = Block(model.skeleton, model.profile, lo, hi, self._device)
+        with _out_of_memory(f"loading layers [{lo}, {hi}) of {source.model_id}"):
+            block.load(source, memory.weights, progress)
+        progress(LoadProgress(memory.weights, memory.weights, "ready"))
+        inventory = Inventory(
+            source.model_id, lo, hi, block.layers_held(), block.tensors(), block.bytes_read, memory
+        )
+        sessions = SessionTable(limits, lambda: block.new_cache(limits.context))
+        self._loaded = _Loaded(block, inventory, sessions)
+        return inventory
+
+    def inventory(self) -> Inventory:
+        """Return what is held."""
+        return (
+            self._loaded.inventory if self._loaded else Inventory("", 0, 0, (), {}, 0, BlockMemory(0, 0, 0))
+        )
+
+    def unload(self) -> None:
+        """Drop the block and all sessions."""
+        self._loaded = None
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def open_session(self, session: str) -> None:
+        """Make room for a session."""
+        if self._loaded is None:
+            raise NothingLoaded(f"session {session!r} cannot be opened: no block is loaded")
+        self._loaded.sessions.open(session)
+
+    def close_session(self, session: str) -> None:
+        """Free a session's KV cache."""
+        if self._loaded:
+            self._loaded.sessions.close(session)
+
+    def sessions(self) -> dict[str, int]:
+        """Return the open sessions and their lengths."""
+        return self._loaded.sessions.lengths() if self._loaded else {}
+
+    def forward(self, frames: Sequence[FrameInput]) -> list[FrameOutput]:
+        """Compute the frames one after the other; see ModelRuntime."""
+        if not frames:
+            return []
+        if self._loaded is None:
+            raise SessionUnknown(
+                f"session {frames[0].session!r} is not open on this host: no block is loaded"
+            )
+        block, sessions = self._loaded.block, self._loaded.sessions
+        with torch.inference_mode(), _out_of_memory("computing a frame"):
+            parsed = [parse(block, frame) for frame in frames]
+            sessions.check(frames, [frame.width for frame in parsed])
+            return [
+                compute(block, frame, sessions[given.session], given.position)
+                for given, frame in zip(frames, parsed, strict=True)
+            ]
+
+    def _look_at(self, source: ModelSource) -> _Model:
+        skeleton = build_skeleton(source.path, self._dtype)
+        architectures = tuple(skeleton.model.config.architectures or ())
+        check_identity(source, layers=len(skeleton.layers), architectures=architectures)
+        profile = profile_model(skeleton)
+        return _Model(skeleton, profile, model_shape(source.model_id, skeleton, profile))
+
+
+@contextmanager
+def _out_of_memory(doing: str) -> Iterator[None]:
+    """Turn the device's refusal of memory into ours."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise MemoryExceeded(f"{doing}: the device has no memory left: {error}") from error
+    except MemoryError as error:
+        raise MemoryExceeded(f"{doing}: the host has no memory left") from error
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):  # all that torch's CPU allocator says of itself
+            raise
+        raise MemoryExceeded(f"{doing}: the host has no memory left: {error}") from error

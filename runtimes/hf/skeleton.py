@@ -1,0 +1,133 @@
+"""The whole model without weights, and what one look at its forward pass tells about it."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from runtimes.base import CheckpointError, UnsupportedModel
+
+# Configuration fields of models that this runtime would compute wrongly: each says why.
+_REFUSED_FIELDS = {
+    "num_kv_shared_layers": "layers share keys and values with earlier ones",
+    "hidden_size_per_layer_input": "every layer needs the token ids",
+    "quantization_config": "its weights are quantized",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """A model on the meta device, at full length.
+
+    Attributes:
+        model: the causal LM.
+        layers: its decoder's list of layers; a block replaces the foreign ones in place.
+        dtype: dtype of weights and activations.
+
+    """
+
+    model: Any
+    layers: nn.ModuleList
+    dtype: torch.dtype
+
+    @property
+    def decoder(self) -> Any:
+        """The part that turns ids or embeddings into the last hidden state."""
+        return self.model.get_decoder()
+
+    @property
+    def cache_keyword(self) -> str:
+        """What the decoder's forward calls the cache."""
+        return "cache" if "cache" in inspect.signature(self.decoder.forward).parameters else "past_key_values"
+
+    def cache_layers(self, lo: int, hi: int) -> set[int]:
+        """Return the indices under which layers [lo, hi) keep keys and values."""
+        modules = [module for layer in self.layers[lo:hi] for module in layer.modules()]
+        indices = [getattr(module, "layer_idx", None) for module in modules]
+        found = {index for index in indices if isinstance(index, int)}
+        return found or set(range(lo, hi))
+
+    def outer_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters outside the layers; a tied one appears once."""
+        inner = {id(parameter) for parameter in self.layers.parameters()}
+        return {name: p for name, p in self.model.named_parameters() if id(p) not in inner}
+
+    def outer_buffers(self) -> dict[str, torch.Tensor]:
+        """Return the buffers outside the layers."""
+        inner = {id(buffer) for buffer in self.layers.buffers()}
+        return {name: b for name, b in self.model.named_buffers() if id(b) not in inner}
+
+
+def build_skeleton(path: Path, dtype: str) -> Skeleton:
+    """Build the model of a checkpoint directory on the meta device.
+
+    Args:
+        path: directory with config.json.
+        dtype: torch's name of a floating dtype, or "auto" for the checkpoint's (float32 if it names none).
+
+    Raises:
+        CheckpointError: config.json is missing or broken.
+        UnsupportedModel: transformers does not know the architecture, or this runtime refuses it.
+
+    """
+    if not (path / "config.json").is_file():
+        raise CheckpointError(f"{path / 'config.json'} does not exist: the checkpoint directory needs it")
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except ValueError as error:
+        raise UnsupportedModel(
+            f"{path}: transformers does not know this model: {_first_line(error)}"
+        ) from error
+    except (OSError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{path / 'config.json'} cannot be read: {_first_line(error)}") from error
+    _refuse_by_field(path, config)
+    served = _dtype(dtype, config)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=served, trust_remote_code=False).eval()
+    except (ValueError, ImportError) as error:
+        raise UnsupportedModel(
+            f"{path}: transformers has no causal LM for it: {_first_line(error)}"
+        ) from error
+    return Skeleton(model, _layer_list(model), served)
+
+
+def _refuse_by_field(path: Path, config: Any) -> None:
+    for part in (config, config.get_text_config(decoder=True)):
+        for name, why in _REFUSED_FIELDS.items():
+            if getattr(part, name, None):
+                raise UnsupportedModel(f"{path}: {name} is set: {why}, which the hf runtime does not serve")
+
+
+def _dtype(name: str, config: Any) -> torch.dtype:
+    if name == "auto":
+        declared = getattr(config, "dtype", None) or config.get_text_config(decoder=True).dtype
+        return declared if isinstance(declared, torch.dtype) else torch.float32
+    served = getattr(torch, name, None)
+    if not isinstance(served, torch.dtype) or not served.is_floating_point or served.itemsize < 2:
+        raise UnsupportedModel(
+            f'dtype is {name!r}; use "auto", "bfloat16", "float16", "float32" or "float64"'
+        )
+    return served
+
+
+def _layer_list(model: Any) -> nn.ModuleList:
+    """Return the decoder's layers: the longest of the module lists that lie least deep."""
+    lists = [
+        (name.count("."), -len(m), m)
+        for name, m in model.get_decoder().named_modules()
+        if isinstance(m, nn.ModuleList)
+    ]
+    if not lists:
+        raise UnsupportedModel(f"{type(model).__name__} has no list of layers that could be split")
+    return min(lists, key=lambda entry: entry[:2])[2]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

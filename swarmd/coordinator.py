@@ -1,0 +1,131 @@
+"""Coordinator: drives the sessions of one plan from its head: the shell around ring.session."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from ring.frame import ErrorFrame, FinishFrame, Frame, VerifiedFrame
+from ring.plan import Plan
+from ring.session import Action, Commit, Failed, Finished, Send, Session, SessionSpec
+from runtimes.tokenizer import Tokenizer
+
+PREFILL_CHUNK = 512  # tokens in one prefill frame; a shorter prompt is computed in one piece
+_ANSWERS = 256  # frames from the tail that may wait for one session
+_TICK = 0.5  # s
+
+Submit = Callable[[Frame], Awaitable[None]]
+OnTokens = Callable[[tuple[int, ...]], Awaitable[None]]
+
+
+class Coordinator:
+    """Runs sessions side by side; frames come back through deliver()."""
+
+    def __init__(self, plan: Plan, tokenizer: Tokenizer, submit: Submit, progress_seconds: float) -> None:
+        self.plan = plan
+        self.tokenizer = tokenizer
+        self._submit = submit
+        self._progress_seconds = progress_seconds
+        self._answers: dict[str, trio.MemorySendChannel[Frame]] = {}
+
+    @property
+    def open_sessions(self) -> int:
+        """How many generations run."""
+        return len(self._answers)
+
+    @property
+    def full(self) -> bool:
+        """Whether the plan has no room for another session."""
+        return len(self._answers) >= self.plan.body.sessions
+
+    def spec(self, prompt: Sequence[int], max_tokens: int, nonce: str = "") -> SessionSpec:
+        """Check a request against the plan. Raises ring.session.PromptInvalid."""
+        return SessionSpec(
+            id=secrets.token_hex(16),
+            plan=self.plan.id,
+            nonce=nonce or secrets.token_hex(16),
+            prompt=tuple(prompt),
+            max_tokens=max_tokens,
+            eos=self.tokenizer.eos_ids,
+            context=self.plan.body.context,
+            vocab=self.tokenizer.vocab_size,
+            prefill_chunk=PREFILL_CHUNK,
+            progress_seconds=self._progress_seconds,
+        )
+
+    async def run(self, spec: SessionSpec, on_tokens: OnTokens) -> Finished | Failed:
+        """Run a session to its end; being cancelled closes it on all stages."""
+        answers, incoming = trio.open_memory_channel[Frame](_ANSWERS)
+        self._answers[spec.id] = answers
+        session = Session(spec, trio.current_time())
+        try:
+            return await self._drive(session, incoming, on_tokens)
+        finally:
+            del self._answers[spec.id]
+            if not session.over:
+                await self._abandon(session)
+
+    async def _drive(
+        self, session: Session, incoming: trio.MemoryReceiveChannel[Frame], on_tokens: OnTokens
+    ) -> Finished | Failed:
+        end = await self._carry_out(session.start(trio.current_time()), on_tokens)
+        while end is None:
+            frame = await _next(incoming)
+            now = trio.current_time()
+            match frame:
+                case None:
+                    actions = session.tick(now)
+                case VerifiedFrame(epoch=epoch, position=position, tokens=tokens):
+                    actions = session.verified(epoch, position, tokens, now)
+                case FinishFrame(receipts=receipts):
+                    actions = session.receipts(receipts, now)
+                case ErrorFrame(code=code, message=message, stage=stage):
+                    actions = session.failed(code, message, stage, now)
+                case _:
+                    actions = []  # a close frame that has been all the way around
+            end = await self._carry_out(actions, on_tokens)
+        return end
+
+    async def _carry_out(self, actions: Sequence[Action], on_tokens: OnTokens) -> Finished | Failed | None:
+        end: Finished | Failed | None = None
+        for action in actions:
+            match action:
+                case Send(frame=frame):
+                    await self._submit(frame)
+                case Commit(tokens=tokens):
+                    await on_tokens(tokens)
+                case Finished() | Failed():
+                    end = action
+        return end
+
+    async def _abandon(self, session: Session) -> None:
+        with trio.move_on_after(_TICK) as scope:
+            scope.shield = True
+            for action in session.cancel("the client went away", trio.current_time()):
+                if isinstance(action, Send):
+                    await self._submit(action.frame)
+
+    def deliver(self, frame: Frame) -> None:
+        """Take a frame that came back from the tail, or an error of any stage."""
+        if isinstance(frame, ErrorFrame) and not frame.session:
+            for session in self._answers.values():
+                _put(session, frame)
+        elif answers := self._answers.get(frame.session):
+            _put(answers, frame)
+
+
+async def _next(incoming: trio.MemoryReceiveChannel[Frame]) -> Frame | None:
+    """Return the next frame, or None when it is time to look at the clock."""
+    frame: Frame | None = None
+    with trio.move_on_after(_TICK):
+        frame = await incoming.receive()
+    return frame
+
+
+def _put(answers: trio.MemorySendChannel[Frame], frame: Frame) -> None:
+    try:
+        answers.send_nowait(frame)
+    except trio.WouldBlock:
+        return  # more answers than frames in flight: the session's own checks name the fault when it reads on

@@ -1,0 +1,35 @@
+"""Discovery: where other hosts may be: bootstrap addresses, those remembered from earlier runs, and the local network."""
+
+from __future__ import annotations
+
+import trio
+
+from conf.schema import Config
+from swarmd.activity import Activity
+from swarmd.dialer import Dialer
+from swarmd.net import MdnsUnavailable, Node, advertise_and_browse, split_peer
+from swarmd.state_dir import StateDir
+
+
+async def discover(config: Config, state: StateDir, node: Node, dialer: Dialer, activity: Activity) -> None:
+    """Tell the dialer of every host that may be there, for as long as the daemon lives."""
+    for address in config.swarm.bootstrap:
+        peer, _ = split_peer(address)
+        dialer.want(peer, (address,), source="bootstrap", pinned=True)
+    node.address_book.load(state.remembered_peers())
+    for peer in node.address_book.peers():
+        dialer.want(peer, (), source="remembered")
+    if config.swarm.mdns:
+        await _browse(config.swarm.name, node, dialer, activity)
+    else:
+        await trio.sleep_forever()
+
+
+async def _browse(swarm: str, node: Node, dialer: Dialer, activity: Activity) -> None:
+    try:
+        async with advertise_and_browse(node.peer_id, swarm, node.addresses()) as found:
+            async for host in found:
+                dialer.want(host.peer, host.addresses, source="local network")
+                dialer.retry_now(host.peer)
+    except MdnsUnavailable as error:
+        activity.note("mdns_unavailable", f"{error}; hosts are found by swarm.bootstrap only")

@@ -1,0 +1,101 @@
+"""The engine: one ModelRuntime behind one worker thread, so that loading and computing never block the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import trio
+
+from registry.shape import ModelShape
+from runtimes import open_runtime
+from runtimes.base import (
+    BlockLimits,
+    FrameInput,
+    FrameOutput,
+    Inventory,
+    LoadProgress,
+    ModelRuntime,
+    ModelSource,
+    Probe,
+)
+
+T = TypeVar("T")
+
+# One token, a small chunk as speculation will use it, and a prefill chunk: enough for a line through the costs.
+PROBE_WIDTHS = (1, 5, 64)
+
+
+class Engine:
+    """Serialises all use of a runtime. Errors of the runtime (RuntimeFailure) pass through unchanged."""
+
+    def __init__(self, source: ModelSource, adapter: str, *, name: str, threads: int, dtype: str) -> None:
+        self.source = source
+        self._open = lambda: open_runtime(adapter, name=name, threads=threads, dtype=dtype)
+        self._runtime: ModelRuntime | None = None
+        self._thread = trio.CapacityLimiter(1)
+        self.device = ""
+        self.held: Inventory | None = None
+
+    @property
+    def runtime_name(self) -> str:
+        """The plugin in use, or "" before start()."""
+        return "" if self._runtime is None else self._runtime.name
+
+    @property
+    def needs_tokens_everywhere(self) -> bool:
+        """Whether every stage, not just the head, must be given the token ids."""
+        return self._loaded().needs_tokens_everywhere
+
+    async def start(self) -> ModelShape:
+        """Open the runtime (this imports torch) and return the model's shape."""
+        self._runtime = await self._in_thread(self._open)
+        self.device = await self._in_thread(self._runtime.device)
+        return await self._in_thread(lambda: self._loaded().shape(self.source))
+
+    async def memory_free(self) -> int:
+        """Return the bytes that this process may still use on the device."""
+        return await self._in_thread(self._loaded().memory_free)
+
+    async def probe(self) -> Probe:
+        """Measure one layer at PROBE_WIDTHS."""
+        return await self._in_thread(lambda: self._loaded().probe(self.source, PROBE_WIDTHS))
+
+    async def load(
+        self, lo: int, hi: int, limits: BlockLimits, progress: Callable[[LoadProgress], None]
+    ) -> Inventory:
+        """Load layers [lo, hi). `progress` is called in the event loop's thread."""
+        token = trio.lowlevel.current_trio_token()
+
+        def report(step: LoadProgress) -> None:
+            token.run_sync_soon(progress, step)
+
+        self.held = None
+        self.held = await self._in_thread(lambda: self._loaded().load(self.source, lo, hi, limits, report))
+        return self.held
+
+    async def unload(self) -> None:
+        """Drop the block."""
+        self.held = None
+        if self._runtime is not None:
+            await self._in_thread(self._runtime.unload)
+
+    async def open_session(self, session: str) -> None:
+        """Make room for a session."""
+        await self._in_thread(lambda: self._loaded().open_session(session))
+
+    async def close_session(self, session: str) -> None:
+        """Free a session's KV cache."""
+        await self._in_thread(lambda: self._loaded().close_session(session))
+
+    async def forward(self, frames: Sequence[FrameInput]) -> list[FrameOutput]:
+        """Compute frames."""
+        return await self._in_thread(lambda: self._loaded().forward(frames))
+
+    def _loaded(self) -> ModelRuntime:
+        if self._runtime is None:
+            raise RuntimeError("the engine has not been started")
+        return self._runtime
+
+    def _in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
+        return trio.to_thread.run_sync(work, limiter=self._thread)

@@ -1,0 +1,217 @@
+"""Generation: `/swarmd/generate/1` and the control operation `generate`. Any daemon can be asked; the coordinator answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from ring.generation import (
+    PROTOCOL,
+    Assigned,
+    Done,
+    ErrorEvent,
+    Event,
+    GenerateRequest,
+    GenerationError,
+    RequestError,
+    Started,
+    TokenEvent,
+    verify_done,
+)
+from ring.generation_codec import MAX_EVENT, MAX_REQUEST, event_from_map, request_from_map
+from ring.plan import Plan
+from ring.session import Failed, PromptInvalid
+from runtimes.tokenizer import TokenizerError
+from swarmd.control import Emit
+from swarmd.coordinator import Coordinator
+from swarmd.net import Channel, NetError, Node, pack, unpack
+from swarmd.plans import Plans
+from swarmd.serving import Serving
+
+_REQUEST_WITHIN = 10.0  # s
+_SILENCE = 120.0  # s without an event from the coordinator; it gives up a silent ring sooner
+_OPEN_WITHIN = 10.0  # s
+
+Say = Callable[[Event], Awaitable[None]]
+
+
+class Generation:
+    """Runs requests whose coordinator is this host, and forwards the others."""
+
+    def __init__(self, node: Node, plans: Plans, serving: Serving, progress_seconds: float) -> None:
+        self._node = node
+        self._plans = plans
+        self._serving = serving
+        self._silence = max(_SILENCE, 2 * progress_seconds)
+        node.handle(PROTOCOL, self._accept, max_message=MAX_EVENT)
+
+    def coordinated(self) -> int:
+        """Return how many generations this host coordinates."""
+        coordinator = self._serving.coordinator
+        return 0 if coordinator is None else coordinator.open_sessions
+
+    async def control(self, fields: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        """Serve the control operation: events as they come, then what they amount to, receipts verified.
+
+        Raises:
+            GenerationError: with the code and text of the error event.
+            RequestError, ring.receipts.ReceiptError: as named.
+
+        """
+        request = request_from_map({name: value for name, value in fields.items() if name != "op"})
+        tokens: list[int] = []
+        done: Done | None = None
+
+        async def say(event: Event) -> None:
+            nonlocal done
+            if isinstance(event, ErrorEvent):
+                raise GenerationError(event.code, event.message, event.stage)
+            if isinstance(event, TokenEvent):
+                tokens.extend(event.tokens)
+            if isinstance(event, Done):
+                done = event
+            await emit(event.to_map())
+
+        await self._run(request, say)
+        if done is None:
+            raise GenerationError("internal", "the generation ended without its last event")
+        return _summary(tokens, done, verify_done(request.tokens, tokens, done, nonce=request.nonce))
+
+    async def _accept(self, channel: Channel) -> None:
+        """Serve a client: its request, then events until the end; its going away cancels the generation."""
+        with trio.fail_after(_REQUEST_WITHIN):
+            data = await channel.receive()
+
+        async def say(event: Event) -> None:
+            await channel.send(pack(event.to_map()))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_until_gone, channel, nursery.cancel_scope)
+            try:
+                await self._run(request_from_map(unpack(data, limit=MAX_REQUEST)), say)
+            except RequestError as error:
+                await say(ErrorEvent(error.code, str(error)))
+            nursery.cancel_scope.cancel()
+
+    async def _run(self, request: GenerateRequest, say: Say) -> None:
+        plan = self._plans.active
+        if plan is None:
+            await say(ErrorEvent("no_plan", f"no ring serves a model yet: {self._plans.reason}"))
+        elif request.model not in ("", plan.body.shape.model_id):
+            await say(
+                ErrorEvent(
+                    "model_unknown",
+                    f"model is {request.model!r}; this swarm serves {plan.body.shape.model_id!r}",
+                )
+            )
+        elif plan.head == self._node.peer_id:
+            await self._coordinate(request, plan, say)
+        elif request.forwarded:
+            await say(ErrorEvent("not_coordinator", f"the coordinator of plan {plan.id} is {plan.head}"))
+        else:
+            await self._forward(request, plan, say)
+
+    async def _coordinate(self, request: GenerateRequest, plan: Plan, say: Say) -> None:
+        coordinator = self._serving.coordinator
+        if coordinator is None or coordinator.plan.id != plan.id:
+            await say(ErrorEvent("ring_changed", "the ring of the active plan is being replaced"))
+        elif coordinator.full:
+            await say(ErrorEvent("busy", f"all {plan.body.sessions} sessions of the ring are in use"))
+        else:
+            try:
+                await _generate(coordinator, request, say)
+            except (PromptInvalid, TokenizerError) as error:
+                code = error.code if isinstance(error, PromptInvalid) else "bad_request"
+                await say(ErrorEvent(code, str(error)))
+
+    async def _forward(self, request: GenerateRequest, plan: Plan, say: Say) -> None:
+        onward = {**request.to_map(), "forwarded": True}
+        heard_last = False
+        try:
+            channel = await self._node.open(plan.head, PROTOCOL, max_message=MAX_EVENT, timeout=_OPEN_WITHIN)
+        except NetError as error:
+            await say(ErrorEvent("no_path", f"the coordinator cannot be reached: {error}", plan.head))
+            return
+        try:
+            async with channel:
+                await channel.send(pack(onward))
+                while not heard_last:
+                    with trio.fail_after(self._silence):
+                        data = await channel.receive()
+                    event = event_from_map(unpack(data, limit=MAX_EVENT))
+                    heard_last = isinstance(event, Done | ErrorEvent)
+                    await say(event)
+        except (NetError, trio.EndOfChannel, trio.TooSlowError) as error:
+            if heard_last:
+                return  # the generation is over, however its channel closed
+            why = str(error) or "it fell silent"
+            await say(ErrorEvent("stage_lost", f"the coordinator was lost: {why}", plan.head))
+        except RequestError as error:
+            await say(ErrorEvent("internal", f"the coordinator sent a malformed event: {error}", plan.head))
+
+
+async def _generate(coordinator: Coordinator, request: GenerateRequest, say: Say) -> None:
+    """Run a request on this host's coordinator. Raises PromptInvalid, TokenizerError."""
+    prompt = _prompt_ids(coordinator, request)
+    spec = coordinator.spec(prompt, request.max_tokens, request.nonce)
+    plan, text = coordinator.plan, coordinator.tokenizer.stream()
+    await say(Started(spec.id, plan.body.shape.model_id, len(prompt), plan.head, plan.id))
+
+    async def on_tokens(tokens: tuple[int, ...]) -> None:
+        await say(TokenEvent(tokens, text.push(tokens)))
+
+    end = await coordinator.run(spec, on_tokens)
+    if isinstance(end, Failed):
+        await say(ErrorEvent(end.code, end.message, end.stage))
+        return
+    await say(
+        Done(
+            job=spec.id,
+            swarm=plan.body.swarm,
+            nonce=spec.nonce,
+            finish_reason=end.reason,
+            prompt_tokens=end.stats.prompt_tokens,
+            completion_tokens=end.stats.tokens,
+            layer_count=plan.body.shape.layer_count,
+            assignment=tuple(Assigned(*stage) for stage in plan.assignment()),
+            frames=end.frames,
+            receipts=end.receipts,
+            ttft_us=end.stats.ttft_us,
+            total_us=end.stats.total_us,
+        )
+    )
+
+
+def _prompt_ids(coordinator: Coordinator, request: GenerateRequest) -> list[int]:
+    if request.tokens is not None:
+        return list(request.tokens)
+    if request.messages is not None:
+        return coordinator.tokenizer.encode_chat([message._asdict() for message in request.messages])
+    return coordinator.tokenizer.encode_prompt(request.prompt or "")
+
+
+async def _until_gone(channel: Channel, scope: trio.CancelScope) -> None:
+    """Cancel when the client breaks off. A client may end its own half at once: it has said all it has to say."""
+    try:
+        while True:
+            await channel.receive()
+    except trio.EndOfChannel:
+        return
+    except NetError:
+        scope.cancel()
+
+
+def _summary(tokens: list[int], done: Done, verified: int) -> dict[str, Any]:
+    decoding = (done.total_us - done.ttft_us) / 1e6
+    return {
+        "job": done.job,
+        "finish_reason": done.finish_reason,
+        "prompt_tokens": done.prompt_tokens,
+        "tokens": len(tokens),
+        "receipts": len(done.receipts),
+        "receipts_verified": verified,
+        "ttft_s": done.ttft_us / 1e6,
+        "tok_s": round((len(tokens) - 1) / decoding, 3) if decoding > 0 and len(tokens) > 1 else None,
+    }

@@ -1,0 +1,109 @@
+"""Greeter: on every new connection, exchange hellos: versions, swarm, announcements and known peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+from ring.hello import Hello, HelloRefused, check, hello_from_map, hello_to_map
+
+from ring.identity import PeerId
+from swarmd.activity import Activity
+from swarmd.dialer import Dialer
+from swarmd.net import CallFailed, NetError, Node, PeerUp, ProtocolRefused
+from swarmd.rtt import RttMeter
+from swarmd.view import SwarmView
+
+PROTOCOL = "/swarmd/hello/1"
+_MAX_MESSAGE = 64 << 10
+_ANSWER_WITHIN = 10.0  # s
+
+
+class Greeter:
+    """Decides who of the connected peers is a host of this swarm, and tells the other services."""
+
+    def __init__(
+        self,
+        node: Node,
+        view: SwarmView,
+        dialer: Dialer,
+        meter: RttMeter,
+        activity: Activity,
+        own_hello: Callable[[], Hello],
+    ) -> None:
+        self._node = node
+        self._view = view
+        self._dialer = dialer
+        self._meter = meter
+        self._activity = activity
+        self._own_hello = own_hello
+        self._greeted: dict[PeerId, trio.CancelScope] = {}
+        node.serve(PROTOCOL, self._answer, max_message=_MAX_MESSAGE)
+
+    async def run(self) -> None:
+        """Follow connections for as long as the daemon lives."""
+        async with self._node.connection_events() as events, trio.open_nursery() as nursery:
+            for peer in self._node.connected():
+                nursery.start_soon(self._accompany, peer)
+            async for event in events:
+                if isinstance(event, PeerUp):
+                    nursery.start_soon(self._accompany, event.peer)
+                else:
+                    self._gone(event.peer)
+
+    def _gone(self, peer: PeerId) -> None:
+        if scope := self._greeted.pop(peer, None):
+            scope.cancel()
+        self._view.disconnected(peer)
+        self._dialer.retry_now(peer)
+
+    async def _accompany(self, peer: PeerId) -> None:
+        """Greet a connected peer and, if it is a host of this swarm, measure it until it goes."""
+        if peer in self._greeted:
+            return
+        scope = self._greeted[peer] = trio.CancelScope()
+        with scope:
+            if await self._greet(peer):
+                await self._meter.measure(peer)
+
+    async def _greet(self, peer: PeerId) -> bool:
+        try:
+            reply = await self._node.call(
+                peer,
+                PROTOCOL,
+                hello_to_map(self._own_hello()),
+                timeout=_ANSWER_WITHIN,
+                max_message=_MAX_MESSAGE,
+            )
+            self._take(peer, hello_from_map(reply))
+        except ProtocolRefused:
+            return False  # a client, not a host
+        except CallFailed as error:
+            await self._refuse(peer, f"it refused us: {error}")
+            return False
+        except HelloRefused as error:
+            await self._refuse(peer, str(error))
+            return False
+        except NetError as error:
+            self._activity.note("hello_failed", str(error), peer=peer)
+            return False
+        return True
+
+    async def _answer(self, peer: PeerId, request: dict[str, Any]) -> dict[str, Any]:
+        """Serve a hello: raise HelloRefused, which the caller gets by its code, or take what it says."""
+        self._take(peer, hello_from_map(request))
+        return hello_to_map(self._own_hello())
+
+    def _take(self, peer: PeerId, theirs: Hello) -> None:
+        check(self._own_hello(), theirs)
+        if theirs.announcement is not None:
+            self._view.heard_bytes(theirs.announcement)
+        self._view.connected(peer)
+        for other, addresses in theirs.peers:
+            self._dialer.want(other, addresses, source="peer exchange")
+
+    async def _refuse(self, peer: PeerId, reason: str) -> None:
+        self._activity.note("host_refused", reason, peer=peer)
+        self._dialer.hold_off(peer, reason)
+        await self._node.disconnect(peer)

@@ -1,0 +1,113 @@
+"""Leadership: what this host does while it leads: notice that a ring is missing or broken, plan one, have it assigned."""
+
+from __future__ import annotations
+
+import trio
+from ring.assignment import Abort, ExclusionList
+
+from conf.schema import Config
+from registry.shape import ModelShape
+from ring.plan import Plan, make_plan
+from ring.planner import NoPlan
+from swarmd.activity import Activity
+from swarmd.assigner import Assigner
+from swarmd.plans import Plans
+from swarmd.state_dir import HostKey
+from swarmd.view import SwarmView
+
+_LOOK_EVERY = 0.5  # s
+_GRACE = 5.0  # s in which a member's announcement may still lag behind its activation
+
+
+class Leadership:
+    """Plans only when there is no ring or the ring is broken."""
+
+    def __init__(
+        self,
+        config: Config,
+        key: HostKey,
+        view: SwarmView,
+        plans: Plans,
+        assigner: Assigner,
+        activity: Activity,
+    ) -> None:
+        self._config = config
+        self._key = key
+        self._view = view
+        self._plans = plans
+        self._assigner = assigner
+        self._activity = activity
+        self._excluded = ExclusionList()
+        self._number = 0
+        self._active_since = 0.0
+        self.shape: ModelShape | None = None
+
+    async def run(self) -> None:
+        """Lead whenever the swarm says that this host leads."""
+        while True:
+            seen = self._view.changes.count
+            if self._view.is_leader and self.shape is not None:
+                await self._lead(self.shape)
+            await self._view.changes.wait(seen, at_most=_LOOK_EVERY)
+            await trio.sleep(_LOOK_EVERY / 5)  # announcements come in bursts: look once at a burst
+
+    async def _lead(self, shape: ModelShape) -> None:
+        if (active := self._plans.active) is not None:
+            broken = self._why_broken(active)
+            if broken is None:
+                return
+            self._activity.note("ring_lost", broken, plan=active.id)
+            self._plans.clear(broken)
+        settled_in = self._config.plan.settle_seconds - (trio.current_time() - self._view.stable_since)
+        if settled_in > 0:
+            self._plans.clear(f"hosts are still coming and going; planning in {settled_in:.0f} s")
+            return
+        try:
+            plan = self._plan(shape)
+        except NoPlan as error:
+            self._plans.clear(str(error))
+            return
+        self._activity.note("planned", plan=plan.id, term=plan.body.term, stages=len(plan.stages))
+        self._plans.clear(f"the hosts of plan {plan.id[:8]} are loading their blocks")
+        await self._carry_out(plan)
+
+    def _plan(self, shape: ModelShape) -> Plan:
+        now = trio.current_time()
+        self._number += 1
+        hosts = self._view.alive()
+        incarnations = {signed.announcement.peer: signed.announcement.incarnation for signed in hosts}
+        return make_plan(
+            self._key.signing_key,
+            swarm=self._view.swarm,
+            term=self._view.term,
+            number=self._number,
+            shape=shape,
+            context=self._config.model.context,
+            sessions=self._config.model.sessions,
+            inputs=hosts,
+            excluded=self._excluded.reasons(incarnations, now),
+        )
+
+    async def _carry_out(self, plan: Plan) -> None:
+        outcome = await self._assigner.assign(plan)
+        if not isinstance(outcome, Abort):
+            self._active_since = trio.current_time()
+            self._plans.activate(plan)
+            self._activity.note("plan_active", plan=plan.id)
+            return
+        self._activity.note("assignment_aborted", outcome.reason, plan=plan.id)
+        self._plans.clear(f"the last plan failed: {outcome.reason}")
+        for peer, refusal in outcome.blame.items():
+            if signed := self._view.announcement(peer):
+                self._excluded.add(peer, signed.incarnation, refusal.reason, trio.current_time())
+
+    def _why_broken(self, plan: Plan) -> str | None:
+        """Return why a ring that was active serves no longer, or None."""
+        for peer, _, _ in plan.assignment():
+            host = self._view.announcement(peer)
+            if host is None:
+                return f"host {peer} left or died"
+            holds = host.block is not None and host.block.plan == plan.id and host.block.state == "serving"
+            if not holds and trio.current_time() - self._active_since > _GRACE:
+                return f"host {peer} no longer serves its block"
+        return None

@@ -1,0 +1,104 @@
+"""Plans: the active plan that this host knows of, served to whoever asks and fetched from the leader when it changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from registry.shape import ModelShape
+from ring.identity import PeerId
+from ring.plan import Plan, PlanRefused, parse_plan, verify_plan
+from swarmd.activity import Activity
+from swarmd.changes import Changes
+from swarmd.facts import OwnFacts
+from swarmd.net import NetError, Node
+from swarmd.view import SwarmView
+
+PROTOCOL = "/swarmd/plan/1"
+_MAX_MESSAGE = 5 << 20
+_ANSWER_WITHIN = 5.0  # s
+_RETRY = 1.0  # s
+
+
+class Plans:
+    """Holds the active plan, or the reason why there is none."""
+
+    def __init__(self, node: Node, view: SwarmView, facts: OwnFacts, activity: Activity) -> None:
+        self._node = node
+        self._view = view
+        self._facts = facts
+        self._activity = activity
+        self.active: Plan | None = None
+        self.reason = "no leader has been heard of"
+        self.shape: ModelShape | None = None
+        self.changes = Changes()
+        node.serve(PROTOCOL, self._answer, max_message=_MAX_MESSAGE)
+
+    @property
+    def active_id(self) -> str:
+        """Id of the active plan, or ""."""
+        return "" if self.active is None else self.active.id
+
+    def activate(self, plan: Plan) -> None:
+        """Take a plan as the active one."""
+        self.active, self.reason = plan, ""
+        self._facts.update(plan=plan.id)
+        self.changes.notify()
+
+    def clear(self, reason: str) -> None:
+        """Say that there is no active plan, and why."""
+        if self.active is None and self.reason == reason:
+            return
+        self.active, self.reason = None, reason
+        self._facts.update(plan="")
+        self.changes.notify()
+
+    async def _answer(self, peer: PeerId, request: dict[str, Any]) -> dict[str, Any]:
+        plan = self.active
+        return {"plan": plan.to_json_bytes() if plan else None, "reason": self.reason}
+
+    async def follow(self) -> None:
+        """Keep in step with the leader for as long as the daemon lives (the leader itself writes, and does not ask)."""
+        while True:
+            seen = self._view.changes.count
+            leader = self._view.leader
+            if leader is None:
+                if self.active is None:
+                    self.clear("no leader has been heard of")
+            elif not self._view.is_leader:
+                await self._fetch_from(leader)
+            await self._view.changes.wait(seen, at_most=_RETRY)
+
+    async def _fetch_from(self, leader: PeerId) -> None:
+        announced = self._view.announcement(leader)
+        if announced is None or (announced.plan and announced.plan == self.active_id):
+            return
+        try:
+            reply = await self._node.call(
+                leader, PROTOCOL, {}, timeout=_ANSWER_WITHIN, max_message=_MAX_MESSAGE
+            )
+            await self._take(reply)
+        except NetError as error:
+            self._activity.note("plan_not_fetched", str(error), leader=leader)
+        except PlanRefused as error:
+            self._activity.note("plan_refused", str(error), leader=leader)
+
+    async def _take(self, reply: dict[str, Any]) -> None:
+        data, reason = reply.get("plan"), reply.get("reason")
+        if isinstance(data, bytes):
+            plan = parse_plan(data)
+            if plan.id != self.active_id and self.shape is not None:
+                await self._check(plan, self.shape)
+                self.activate(plan)
+                self._activity.note("plan_active", plan=plan.id)
+        else:
+            self.clear(str(reason)[:500] if isinstance(reason, str) else "the leader gives no reason")
+
+    async def _check(self, plan: Plan, shape: ModelShape) -> None:
+        """Recompute a plan. Its signer may be a former leader: a ring outlives the term in which it was planned."""
+        await trio.to_thread.run_sync(
+            lambda: verify_plan(
+                plan, leader=plan.body.leader, term=plan.body.term, shape=shape, swarm=self._view.swarm
+            )
+        )

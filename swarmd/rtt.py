@@ -1,0 +1,62 @@
+"""RttMeter: application-level round trips to connected hosts, on a stream of their own.
+
+They go the way that frames go (same adapter, same event loops), so half of one is what a hop really costs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import trio
+
+from ring.identity import PeerId
+from swarmd.net import Channel, NetError, Node
+
+PROTOCOL = "/swarmd/ping/1"
+_MAX_MESSAGE = 64
+_WINDOW = 12  # samples in the windowed minimum
+_EAGER = 6  # samples taken at once on a new edge
+_EAGER_PAUSE = 0.05  # s
+_PAUSE = 2.0  # s
+_ANSWER_WITHIN = 10.0  # s
+
+
+class RttMeter:
+    """Keeps the windowed minimum of the round trip to each connected host, in microseconds."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._samples: dict[PeerId, deque[int]] = {}
+        node.handle(PROTOCOL, _echo, max_message=_MAX_MESSAGE, max_channels_per_peer=2)
+
+    def minimum_us(self) -> dict[PeerId, int]:
+        """Return {peer: windowed minimum in µs} for the hosts measured so far."""
+        return {peer: min(samples) for peer, samples in self._samples.items() if samples}
+
+    async def measure(self, peer: PeerId) -> None:
+        """Ping a host until its connection ends; then forget what was measured."""
+        samples: deque[int] = deque(maxlen=_WINDOW)
+        self._samples[peer] = samples
+        try:
+            async with await self._node.open(peer, PROTOCOL, max_message=_MAX_MESSAGE) as channel:
+                while True:
+                    samples.append(await _round_trip(channel))
+                    await trio.sleep(_EAGER_PAUSE if len(samples) < _EAGER else _PAUSE)
+        except (NetError, trio.EndOfChannel, trio.TooSlowError):
+            return  # the connection's end is reported by the node; a slow peer is measured anew on reconnect
+        finally:
+            if self._samples.get(peer) is samples:
+                del self._samples[peer]
+
+
+async def _round_trip(channel: Channel) -> int:
+    start = trio.current_time()
+    with trio.fail_after(_ANSWER_WITHIN):
+        await channel.send(b"ping")
+        await channel.receive()
+    return max(1, round((trio.current_time() - start) * 1e6))
+
+
+async def _echo(channel: Channel) -> None:
+    async for message in channel:
+        await channel.send(message)

@@ -1,0 +1,255 @@
+"""StageRunner: serves one block in one ring: the shell around ring.stage.
+
+Frames come in from the upstream edge (at the head: from the coordinator), are computed by the engine one after the other,
+and go out on the downstream edge (from the tail: to the coordinator). When an edge is lost, the ring is: both neighbours
+and the coordinator are told which host is to blame, and the member is told that its ring is broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+import trio
+
+from ring.frame import ErrorFrame, Frame, WireTensor
+from ring.identity import PeerId
+from ring.plan import Plan
+from ring.stage import Action, Close, Compute, Drop, Forward, Open, StageLimits, StageRole, StageTable
+from runtimes.base import Activation, FrameInput, RuntimeFailure, Tensor
+from swarmd.edges import EDGE_ENDS, EdgeRole, open_edge, receive_frame, ring_error, send_frame
+from swarmd.engine import Engine
+from swarmd.net import Channel, NetError, Node
+from swarmd.state_dir import HostKey
+
+_INBOX = 64  # frames that wait for the engine; beyond them the upstream edge waits
+_TICK = 1.0  # s
+_LAST_WORDS_WITHIN = 1.0  # s
+
+
+class StageRunner:
+    """Serves until close(); construct, run() in a nursery, then open_downstream()."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        node: Node,
+        engine: Engine,
+        key: HostKey,
+        *,
+        deliver: Callable[[Frame], None],
+        on_sessions: Callable[[int], None],
+        on_broken: Callable[[str], None],
+        idle_seconds: float,
+    ) -> None:
+        """Serve this host's block of a plan.
+
+        deliver takes frames for the coordinator (used at the head); on_sessions hears how many sessions are open;
+        on_broken hears once, with the reason, that the ring is lost.
+        """
+        own = next(stage for stage in plan.stages if stage.peer == node.peer_id)
+        layers = plan.body.shape.layer_count
+        role = StageRole(
+            node.peer_id, plan.body.swarm, plan.id, own.lo, own.hi, layers, engine.needs_tokens_everywhere
+        )
+        limits = StageLimits(plan.body.sessions, plan.body.context, idle_seconds)
+        self.plan = plan
+        self._role = role
+        self._table = StageTable(role, limits, key.signing_key)
+        self._node = node
+        self._engine = engine
+        self._deliver = deliver
+        self._on_sessions = on_sessions
+        self._on_broken = on_broken
+        self._inbox, self._frames = trio.open_memory_channel[Frame](_INBOX)
+        self._upstream: Channel | None = None
+        self._downstream: Channel | None = None
+        self._scope = trio.CancelScope()
+        self._broken = False
+        self._opened = trio.Event()
+        self._stopped = trio.Event()
+        self._log = structlog.get_logger("swarmd.stage").bind(plan=plan.id)
+
+    @property
+    def _solo(self) -> bool:
+        return self._role.head and self._role.tail
+
+    @property
+    def expected_upstream(self) -> PeerId | None:
+        """The host that may open the forward edge to this one; None at the head."""
+        peers = [stage.peer for stage in self.plan.stages]
+        return None if self._role.head else peers[peers.index(self._node.peer_id) - 1]
+
+    @property
+    def expected_return(self) -> PeerId | None:
+        """The host that may open the return edge to this one; None but at the head of a ring of several."""
+        return self.plan.tail if self._role.head and not self._solo else None
+
+    async def open_downstream(self) -> None:
+        """Open the edge to the next stage, or from the tail to the head. Raises NetError."""
+        if not self._solo:
+            peer = self.plan.head if self._role.tail else self.plan.next_of(self._node.peer_id)
+            role: EdgeRole = "return" if self._role.tail else "forward"
+            self._downstream = await open_edge(self._node, peer, self.plan.id, role)
+        self._opened.set()
+
+    async def submit(self, frame: Frame) -> None:
+        """Give the head a frame from the coordinator; after close() it is dropped."""
+        try:
+            await self._inbox.send(frame)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._deliver(ring_error(self._node.peer_id, "ring_changed", "the ring is no longer served"))
+
+    async def take_edge(self, role: EdgeRole, channel: Channel) -> None:
+        """Read an edge that another host opened, until it ends."""
+        if role == "forward":
+            self._upstream = channel
+        try:
+            while True:
+                frame = await receive_frame(channel)
+                if isinstance(frame, ErrorFrame) and not frame.session:
+                    await self._break(frame)
+                    return
+                if role == "forward":
+                    await self._inbox.send(frame)
+                else:
+                    self._deliver(frame)
+        except EDGE_ENDS as error:
+            await self._lose(channel.peer, f"the edge from it was lost: {error or 'it ended'}")
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return  # closed on this side
+
+    async def run(self) -> None:
+        """Compute frames until closed."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._compute_frames)
+                    nursery.start_soon(self._tick)
+                    nursery.start_soon(self._watch_downstream)
+        finally:
+            await self._stop()
+
+    async def close(self, code: str, reason: str) -> None:
+        """Stop serving: sessions end with `code`, edges are closed, the block stays loaded."""
+        if not self._broken:
+            self._broken = True
+            await self._tell_all(ring_error(self._node.peer_id, code, reason))
+        self._scope.cancel()
+        await self._stopped.wait()
+
+    async def _compute_frames(self) -> None:
+        async for frame in self._frames:
+            await self._carry_out(self._table.receive(frame, trio.current_time()))
+            self._on_sessions(len(self._table.sessions()))
+
+    async def _tick(self) -> None:
+        while True:
+            await trio.sleep(_TICK)
+            await self._carry_out(self._table.tick(trio.current_time()))
+
+    async def _carry_out(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Open(session=session):
+                    await self._open(session)
+                case Compute():
+                    await self._compute(action)
+                case Forward(frame=frame):
+                    await self._send_on(frame)
+                case Close(session=session):
+                    await self._engine.close_session(session)
+                case Drop(session=session, reason=reason):
+                    self._log.debug("frame_dropped", session=session, reason=reason)
+
+    async def _open(self, session: str) -> None:
+        try:
+            await self._engine.open_session(session)
+        except RuntimeFailure as error:
+            await self._carry_out(self._table.failed(session, error.code, str(error)))
+
+    async def _compute(self, action: Compute) -> None:
+        if not self._table.stands(action):
+            return
+        frame = action.frame
+        activation = tuple(None if t is None else Tensor(*t) for t in frame.tensors) or None
+        work = FrameInput(frame.session, frame.position, frame.tokens, activation)
+        try:
+            (output,) = await self._engine.forward([work])
+        except RuntimeFailure as error:
+            await self._carry_out(self._table.failed(frame.session, error.code, str(error)))
+            return
+        made = _for_the_wire(output.activation)
+        await self._carry_out(self._table.computed(action, made, output.tokens, trio.current_time()))
+
+    async def _send_on(self, frame: Frame) -> None:
+        if self._downstream is None:
+            if self._solo:
+                self._deliver(frame)  # what the only stage sends downstream is for its own coordinator
+            else:
+                await self._lose(self._node.peer_id, "a frame came before the ring was active")
+            return
+        try:
+            await send_frame(self._downstream, frame)
+        except NetError as error:
+            await self._lose(self._downstream.peer, f"the edge to it was lost: {error}")
+
+    async def _watch_downstream(self) -> None:
+        """Hear what the next stage has to say: that the ring behind it is lost."""
+        await self._opened.wait()
+        if self._downstream is None:
+            return
+        try:
+            while True:
+                frame = await receive_frame(self._downstream)
+                if isinstance(frame, ErrorFrame):
+                    await self._break(frame)
+                    return
+        except EDGE_ENDS as error:
+            await self._lose(self._downstream.peer, f"the edge to it was lost: {error or 'it ended'}")
+
+    async def _lose(self, peer: PeerId, reason: str) -> None:
+        await self._break(ring_error(peer, "stage_lost", f"host {peer}: {reason}"))
+
+    async def _break(self, error: ErrorFrame) -> None:
+        """End the ring once, whatever the reason; the first one stands."""
+        if self._broken:
+            return
+        self._broken = True
+        self._on_broken(error.message)
+        await self._tell_all(error)
+        self._scope.cancel()
+
+    async def _tell_all(self, error: ErrorFrame) -> None:
+        """Tell the coordinator and both neighbours, as far as they can still be told."""
+        self._deliver(error)
+        with trio.move_on_after(_LAST_WORDS_WITHIN):
+            for channel in (self._downstream, self._upstream):
+                if channel is not None:
+                    await _last_words(channel, error)
+
+    async def _stop(self) -> None:
+        with trio.CancelScope(shield=True):
+            for session in self._table.sessions():
+                await self._engine.close_session(session)
+            self._inbox.close()
+            self._frames.close()
+            for channel in (self._downstream, self._upstream):
+                if channel is not None:
+                    await channel.abort()
+        self._on_sessions(0)
+        self._stopped.set()
+
+
+def _for_the_wire(activation: Activation | None) -> tuple[WireTensor | None, ...] | None:
+    if activation is None:
+        return None
+    return tuple(None if tensor is None else WireTensor(*tensor) for tensor in activation)
+
+
+async def _last_words(channel: Channel, error: ErrorFrame) -> None:
+    try:
+        await send_frame(channel, error)
+        await channel.end()
+    except NetError:
+        return  # it is this channel that was lost

@@ -89,10 +89,10 @@ class Answer:
     @property
     def tok_s(self) -> float:
         """Tokens per second, of the tokens after the first; of all where there is only one."""
-        timing = self.done["timing"]
-        count, microseconds = len(self.tokens) - 1, timing["total_us"] - timing["ttft_us"]
+        total, to_first = int(self.done["timing"]["total_us"]), int(self.done["timing"]["ttft_us"])
+        count, microseconds = len(self.tokens) - 1, total - to_first
         if count < 1 or microseconds <= 0:
-            count, microseconds = len(self.tokens), max(timing["total_us"], 1)
+            count, microseconds = len(self.tokens), max(total, 1)
         return count * 1e6 / microseconds
 
     def summary(self) -> str:

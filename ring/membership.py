@@ -26,7 +26,7 @@ class MembershipTimings:
     Attributes:
         announce_seconds: between two announcements of a host, in a swarm of up to `full_rate_hosts`.
         silent_seconds: without an announcement, until a host is suspected.
-        suspect_seconds: from suspicion to death.
+        suspect_seconds: from suspicion to death; also the silence that suspects a host whose connection was lost.
         loading_seconds: replaces silent_seconds for a host that said it is loading a block: loading can
             starve a process of its event loop, and slow is not dead.
         stall_seconds: a tick that comes this much after its deadline shows that this process stood still, so
@@ -125,6 +125,7 @@ class _Host:
     signed: SignedAnnouncement
     lived_at: float
     suspected_at: float | None = None
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,10 @@ class Membership:
     def connected(self, peer: PeerId, now: float) -> list[MembershipEvent]:
         """A connection to the peer stands: a suspected host lives."""
         host = self._hosts.get(peer)
-        if host is None or host.suspected_at is None:
+        if host is None:
+            return []
+        host.lost = False
+        if host.suspected_at is None:
             return []
         host.lived_at, host.suspected_at = now, None
         return [HostRecovered(peer, "it is connected again")]
@@ -190,7 +194,10 @@ class Membership:
     def disconnected(self, peer: PeerId, now: float) -> list[MembershipEvent]:
         """The last connection to the peer is gone: suspected at once."""
         host = self._hosts.get(peer)
-        if host is None or host.suspected_at is not None or peer == self._self:
+        if host is None or peer == self._self:
+            return []
+        host.lost = True
+        if host.suspected_at is not None:
             return []
         host.suspected_at = now
         return [HostSuspected(peer, "its connection was lost")]
@@ -292,11 +299,15 @@ class Membership:
             return float("inf")
         if host.suspected_at is not None:
             return host.suspected_at + self._timings.suspect_seconds * self._pace()
-        return host.lived_at + self._silence_limit(host.signed.announcement)
+        return host.lived_at + self._silence_limit(host)
 
-    def _silence_limit(self, announcement: Announcement) -> float:
+    def _silence_limit(self, host: _Host) -> float:
+        if host.lost:
+            # Heard since, but maybe only what was under way when it died: it gets no long benefit of the doubt.
+            return self._timings.suspect_seconds * self._pace()
         limit = self._timings.silent_seconds * self._pace()
-        loading = announcement.block is not None and announcement.block.state == "loading"
+        block = host.signed.announcement.block
+        loading = block is not None and block.state == "loading"
         return max(limit, self._timings.loading_seconds) if loading else limit
 
     def _forgive(self, now: float) -> None:

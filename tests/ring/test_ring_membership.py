@@ -142,6 +142,14 @@ def test_an_announcement_or_a_connection_clears_the_suspicion(swarm: Membership)
     assert swarm.tick(5) == []
 
 
+def test_what_was_under_way_when_a_host_died_delays_its_death_only_shortly(swarm: Membership) -> None:
+    swarm.heard(announced(A), 0)
+    swarm.disconnected(A, 1)
+    swarm.heard(announced(A, sequence=2), 1.25)
+    assert kinds(swarm.tick(3.25)) == [HostSuspected]
+    assert kinds(swarm.tick(5.25)) == [HostDied]
+
+
 def test_silence_suspects_and_then_kills(swarm: Membership) -> None:
     swarm.heard(announced(A), 0)
     assert swarm.next_deadline() == TIMINGS.silent_seconds

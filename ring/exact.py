@@ -38,6 +38,7 @@ class _ExactSearch:
         self._digit_bits = count.bit_length()
         self._unit = 1 << (self._digit_bits * count)
         self._nearest = _shortest_ways(pool)
+        self._least: dict[int, list[int]] = {}  # by the set of used hosts
         self._best: tuple[int, int, int] | None = None  # nanoseconds, stages, members as digits
 
     def try_head(self, head: int) -> None:
@@ -97,18 +98,28 @@ class _ExactSearch:
         used, last = state
         layers = self._pool.layers
         costs[layers] = UNREACHABLE
-        unused = [host for index, host in enumerate(self._pool.hosts) if not used >> index & 1]
         way_home = self._nearest[last][head]
-        if not unused or way_home is None:
+        if way_home is None:
             return False
-        if self._best is None:
-            return min(costs) < UNREACHABLE
-        layer_ns = min(host.layer_ns for host in unused)
-        ending = way_home + min(host.tail_ns for host in unused)
+        limit = UNREACHABLE - 1 if self._best is None else self._best[0]
+        rest = self._least_compute(used)
         for end in range(1, layers):
-            if costs[end] // self._unit + (layers - end) * layer_ns + ending > self._best[0]:
+            if costs[end] // self._unit + way_home + rest[layers - end] > limit:
                 costs[end] = UNREACHABLE
         return min(costs) < UNREACHABLE
+
+    def _least_compute(self, used: int) -> list[int]:
+        """Return for each number of layers a time that the unused hosts need at least, wherever the layers lie."""
+        if used not in self._least:
+            unused = [host for index, host in enumerate(self._pool.hosts) if not used >> index & 1]
+            ending = min((host.tail_ns for host in unused), default=0)
+            times = [0]
+            for host in sorted(unused, key=lambda host: host.layer_ns):
+                most = min(host.reach.most_layers(self._pool.layers), self._pool.layers + 1 - len(times))
+                times += [times[-1] + host.layer_ns * (count + 1) for count in range(most)]
+            times += [UNREACHABLE] * (self._pool.layers + 1 - len(times))
+            self._least[used] = [ending + time for time in times]
+        return self._least[used]
 
     def _offer(self, cost: int, stages: int) -> None:
         if cost < UNREACHABLE:

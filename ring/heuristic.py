@@ -49,7 +49,7 @@ def heuristic_order(pool: Pool, exact_hosts: int) -> _Order | None:
     """
     hosts = range(len(pool.hosts))
     anchors = sorted(hosts, key=lambda host: (_price(pool, host, host), host))[:_ANCHORS]
-    seeds = sorted({_value(pool, _seed(pool, anchor)) for anchor in anchors})
+    seeds = sorted({_seed(pool, anchor) for anchor in anchors})
     seeds += [_value(pool, (host,)) for host in hosts if pool.hosts[host].reach.solo]
     improvement = _Improvement(pool)
     best = min(improvement.improve(seed) for seed in sorted(seeds)[:_IMPROVED])
@@ -71,20 +71,20 @@ def _price(pool: Pool, anchor: int, host: int) -> int:
     return candidate.layer_ns + 2 * detour // most
 
 
-def _seed(pool: Pool, anchor: int) -> _Order:
+def _seed(pool: Pool, anchor: int) -> _Value:
     """Return a first ring around an anchor: nearest neighbours among the hosts that are cheapest there."""
     cheapest = sorted(range(len(pool.hosts)), key=lambda host: (_price(pool, anchor, host), host))
     cheapest.remove(anchor)
-    members, layers = [anchor], pool.hosts[anchor].reach.most_layers(pool.layers)
-    order: _Order = (anchor,)
+    members, layers, target = [anchor], pool.hosts[anchor].reach.most_layers(pool.layers), pool.layers
     for host in cheapest:
-        if layers >= pool.layers:
-            order = _nearest_neighbours(pool, members)
-            if not _value(pool, order).uncovered:
-                return order
+        if layers >= target:
+            value = _value(pool, _nearest_neighbours(pool, members))
+            if not value.uncovered:
+                return value
+            target = layers + value.uncovered
         members.append(host)
         layers += pool.hosts[host].reach.most_layers(pool.layers)
-    return _nearest_neighbours(pool, members)
+    return _value(pool, _nearest_neighbours(pool, members))
 
 
 def _nearest_neighbours(pool: Pool, members: Sequence[int]) -> _Order:

@@ -17,7 +17,7 @@ from ring.candidate import Pool, pool_of
 from ring.exact import exact_order
 from ring.heuristic import heuristic_order
 from ring.identity import PeerId
-from ring.shortage import explain_shortage
+from ring.shortage import certain_shortage, searched_shortage
 from ring.split import best_cuts
 from ring.throughput import StageCost, circuit_ns, predicted_millitokens_per_second
 
@@ -114,13 +114,13 @@ def compute_ring(request: PlanRequest) -> RingPlan:
     usable = tuple(host for host in request.hosts if host.peer not in barred)
     context, sessions = request.context, request.sessions
     pool = pool_of(usable, request.shape, context=context, sessions=sessions)
+    shortage = certain_shortage(request.shape, usable, pool, barred, context=context, sessions=sessions)
+    if shortage is not None:
+        raise NoPlan(shortage)
     order = _best_order(pool)
     cuts = None if order is None else best_cuts(pool, order)
     if order is None or cuts is None:
-        text = explain_shortage(
-            request.shape, usable, pool, barred, context=context, sessions=sessions, search=_best_order
-        )
-        raise NoPlan(text)
+        raise NoPlan(searched_shortage(pool, _best_order))
     return _ring_plan(request, pool, order, cuts, barred)
 
 
@@ -160,10 +160,14 @@ def _barred(request: PlanRequest) -> dict[PeerId, str]:
 
 
 def _best_order(pool: Pool) -> tuple[int, ...] | None:
-    able = [index for index, host in enumerate(pool.hosts) if host.reach.holds_a_layer]
+    able = _able(pool)
     fit = pool.only(able)
     order = exact_order(fit) if len(able) <= EXACT_HOSTS else heuristic_order(fit, EXACT_HOSTS)
     return None if order is None else tuple(able[index] for index in order)
+
+
+def _able(pool: Pool) -> list[int]:
+    return [index for index, host in enumerate(pool.hosts) if host.reach.holds_a_layer]
 
 
 def _ring_plan(
@@ -189,11 +193,11 @@ def _ring_plan(
 
 def _not_chosen(pool: Pool, order: tuple[int, ...]) -> dict[PeerId, str]:
     """Return why the usable hosts that are not in the ring are not."""
-    ring = (
-        ", ".join(pool.hosts[member].peer for member in order[:1])
-        if len(order) == 1
-        else "any host of the ring"
-    )
+    solo = len(order) == 1
+    ring = pool.hosts[order[0]].peer if solo else "any host of the ring"
+    slower = "solo is faster" if solo else "the ring is faster without it"
+    if len(_able(pool)) > EXACT_HOSTS:  # a search cannot tell more
+        slower = "no faster ring was found with it"
     reasons = {}
     for index, host in enumerate(pool.hosts):
         if index in order:
@@ -202,8 +206,6 @@ def _not_chosen(pool: Pool, order: tuple[int, ...]) -> dict[PeerId, str]:
             reasons[host.peer] = "its memory holds no layer"
         elif all(pool.hop_us[index][member] is None for member in order):
             reasons[host.peer] = f"no measured edge to {ring}"
-        elif len(order) == 1:
-            reasons[host.peer] = "solo is faster"
         else:
-            reasons[host.peer] = "the ring is faster without it"
+            reasons[host.peer] = slower
     return reasons

@@ -10,10 +10,10 @@ from ring.announcement import Announcement
 from ring.candidate import Pool
 from ring.identity import PeerId
 
-Search = Callable[[Pool], tuple[int, ...] | None]
+_ADVICE = "add a host with more memory, or lower model.context or model.sessions"
 
 
-def explain_shortage(
+def certain_shortage(
     shape: ModelShape,
     usable: Sequence[Announcement],
     pool: Pool,
@@ -21,9 +21,8 @@ def explain_shortage(
     *,
     context: int,
     sessions: int,
-    search: Search,
-) -> str:
-    """Return one line that says what is missing for a ring, and by how much.
+) -> str | None:
+    """Return one line that says why there can be no ring, or None if that takes a search to tell.
 
     Args:
         shape: the model.
@@ -32,21 +31,40 @@ def explain_shortage(
         barred: why each of the others may not.
         context: tokens per session.
         sessions: how many at once.
-        search: finds a ring in a pool; asked what would be possible if all hosts were connected.
 
     """
     if not usable:
         return _nobody(shape, barred)
+    if any(host.reach.solo for host in pool.hosts):
+        return None
 
     def needed(lo: int, hi: int) -> int:
         return shape.block_memory(lo, hi, context=context, sessions=sessions).total
 
+    return _layer_too_large(usable, needed, shape.layer_count) or _memory_short(shape, usable, needed)
+
+
+def searched_shortage(pool: Pool, search: Callable[[Pool], tuple[int, ...] | None]) -> str:
+    """Return one line that says why a search found no ring: for want of edges, or because layers are indivisible.
+
+    Args:
+        pool: the hosts.
+        search: what found no ring; asked what would be possible if all hosts were connected.
+
+    """
+    hosts = range(len(pool.hosts))
+    connected = tuple(tuple(None if a == b else 0 for b in hosts) for a in hosts)
+    if search(Pool(pool.layers, pool.hosts, connected)) is None:
+        return (
+            f"no split into whole layers was found that fits into the memory of {_hosts(len(hosts))}, though it"
+            f" would be enough in all: {_ADVICE}"
+        )
+    missing = [(a, b) for a in hosts for b in hosts if a < b and pool.hop_us[a][b] is None]
+    named = ", ".join(f"{pool.hosts[a].peer} – {pool.hosts[b].peer}" for a, b in missing[:3])
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     return (
-        _layer_too_large(usable, needed, shape.layer_count)
-        or _memory_short(shape, usable, needed)
-        or _edges_missing(pool, search)
-        or f"no split of whole layers of {shape.model_id} fits into the memory of {_hosts(len(usable))}, though it"
-        " would suffice in all: add a host, or lower model.context or model.sessions"
+        f"{_hosts(len(hosts))} have the memory, but no ring was found along edges that both ends have measured;"
+        f" missing are {named}{more}: make these hosts reachable from each other"
     )
 
 
@@ -65,10 +83,10 @@ def _layer_too_large(
     for layer in range(layers):
         size = needed(layer, layer + 1)
         if size > largest:
-            part = {0: " with the embedding", layers - 1: " with the lm_head"}.get(layer, "")
+            extra = " with the embedding" * (layer == 0) + " with the lm_head" * (layer == layers - 1)
             return (
-                f"layer {layer}{part} alone needs {size} bytes, and the largest host offers {largest} bytes:"
-                " add a larger host, or lower model.context or model.sessions"
+                f"layer {layer}{extra} alone needs {size} bytes, and the largest host offers {largest} bytes:"
+                f" {_ADVICE}"
             )
     return None
 
@@ -83,22 +101,7 @@ def _memory_short(
         return None
     return (
         f"total memory is short by {need - there} bytes: {shape.model_id} needs {need} bytes beside the workspace"
-        f" ({shape.workspace_bytes} bytes on every host), and {_hosts(len(usable))} offer {there} bytes:"
-        " add a host, or lower model.context or model.sessions"
-    )
-
-
-def _edges_missing(pool: Pool, search: Search) -> str | None:
-    hosts = range(len(pool.hosts))
-    connected = tuple(tuple(None if a == b else 0 for b in hosts) for a in hosts)
-    if search(Pool(pool.layers, pool.hosts, connected)) is None:
-        return None
-    missing = [(a, b) for a in hosts for b in hosts if a < b and pool.hop_us[a][b] is None]
-    named = ", ".join(f"{pool.hosts[a].peer} – {pool.hosts[b].peer}" for a, b in missing[:3])
-    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-    return (
-        f"{_hosts(len(pool.hosts))} have the memory, but not the connections for a ring: edges not measured by both"
-        f" ends are {named}{more}"
+        f" ({shape.workspace_bytes} bytes on every host), and {_hosts(len(usable))} offer {there} bytes: {_ADVICE}"
     )
 
 

@@ -104,8 +104,8 @@ class SessionSpec:
             raise PromptInvalid(f"max_tokens is {self.max_tokens}, but must be at least 1")
         if len(self.prompt) + 1 > self.context:
             raise PromptTooLong(
-                f"the prompt has {len(self.prompt)} tokens, but with one to generate at most {self.context} fit: "
-                "shorten it or raise `model.context`"
+                f"the prompt has {len(self.prompt)} tokens, but at most {self.context - 1} leave room for an answer "
+                f"in a context of {self.context}: shorten it or raise `model.context`"
             )
 
     @property

@@ -1,87 +1,65 @@
-"""Assigner: the leader's side of `/swarmd/assign/1`: the shell around ring.assignment for one plan at a time."""
+"""Assigner: the leader's side of `/swarmd/assign/1`: the shell around ring.assignment, one plan at a time."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import trio
-from ring.assignment import Abort, Action, Activate, Assignment, Cancel, Complete, Prepare
 
+from ring.assignment import (
+    Aborted,
+    Activate,
+    Assignment,
+    AssignmentAction,
+    AssignmentTimeouts,
+    Cancel,
+    Completed,
+    Prepare,
+)
 from ring.identity import PeerId
 from ring.plan import Plan
 from swarmd.changes import Changes
 from swarmd.links import Link, LinkLost, RemoteLink, local_pair
-from swarmd.member import PROTOCOL, Member, max_message
+from swarmd.member import MAX_MESSAGE, PROTOCOL, Member
 from swarmd.net import NetError, Node
 from swarmd.view import SwarmView
 
 _TICK = 0.5  # s
-_OPEN_WITHIN = 10.0  # s
 
 
 class Assigner:
     """Gets the members of a plan to load and to activate, or says who is to blame."""
 
     def __init__(self, node: Node, view: SwarmView, member: Member, progress_seconds: float) -> None:
-        self._node = node
-        self._view = view
-        self._member = member
-        self._progress_seconds = progress_seconds
+        self.node = node
+        self.view = view
+        self.member = member
+        self._timeouts = AssignmentTimeouts(progress_seconds=progress_seconds)
 
-    async def assign(self, plan: Plan) -> Complete | Abort:
+    async def assign(self, plan: Plan) -> Completed | Aborted:
         """Carry a plan out. Ends when it is active, or when a member refuses, is lost or stops making progress."""
-        machine = Assignment(
-            plan.id, [stage.peer for stage in plan.stages], progress_seconds=self._progress_seconds
-        )
-        round_ = _Round(self, plan, machine)
-        return await round_.run()
-
-    @asynccontextmanager
-    async def link_to(self, peer: PeerId) -> AsyncIterator[Link]:
-        """Open a link to a member, which may be this very host."""
-        if peer == self._node.peer_id:
-            near, far = local_pair(peer)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._member.serve, far)
-                try:
-                    yield near
-                finally:
-                    near.close()
-            return
-        with trio.fail_after(_OPEN_WITHIN):
-            channel = await self._node.open(peer, PROTOCOL, max_message=max_message())
-        async with channel:
-            yield RemoteLink(channel)
-
-    def gone(self, peer: PeerId) -> bool:
-        """Return whether the swarm holds a host for dead or left."""
-        return self._view.announcement(peer) is None
-
-    def still_leading(self, plan: Plan) -> bool:
-        """Return whether this host may still carry the plan out."""
-        return self._view.is_leader and self._view.term == plan.body.term
+        return await _Round(self, plan, self._timeouts).run()
 
 
 class _Round:
-    """One plan's assignment: a task per member feeds the machine, whose actions wake the tasks."""
+    """One plan's assignment: a task per member feeds the machine, whose decisions the tasks pass on."""
 
-    def __init__(self, assigner: Assigner, plan: Plan, machine: Assignment) -> None:
+    def __init__(self, assigner: Assigner, plan: Plan, timeouts: AssignmentTimeouts) -> None:
         self._assigner = assigner
         self._plan = plan
-        self._machine = machine
         self._members = [stage.peer for stage in plan.stages]
+        self._machine = Assignment(plan.id, self._members, timeouts)
         self._changes = Changes()
-        self._prepare: set[PeerId] = set()
         self._activate: set[PeerId] = set()
         self._cancel: set[PeerId] = set()
-        self._outcome: Complete | Abort | None = None
+        self._outcome: Completed | Aborted | None = None
 
-    async def run(self) -> Complete | Abort:
+    async def run(self) -> Completed | Aborted:
         async with trio.open_nursery() as nursery:
-            self._apply(self._machine.start(trio.current_time()))
-            for peer in sorted(self._prepare):
-                nursery.start_soon(self._attend, peer)
+            for action in self._machine.start(trio.current_time()):
+                if isinstance(action, Prepare):
+                    nursery.start_soon(self._attend, action.peer, nursery)
             while self._outcome is None:
                 seen = self._changes.count
                 self._look_around()
@@ -90,69 +68,77 @@ class _Round:
         return self._outcome
 
     def _look_around(self) -> None:
-        now = trio.current_time()
-        if not self._assigner.still_leading(self._plan):
-            self._apply(self._machine.superseded("this host leads no longer", now))
+        view = self._assigner.view
+        if not view.is_leader or view.term != self._plan.body.term:
+            self._apply(self._machine.superseded("this host leads no longer"))
         for peer in self._members:
-            if self._assigner.gone(peer):
-                self._apply(self._machine.lost(peer, "it left the swarm", now))
-        self._apply(self._machine.tick(now))
+            if view.announcement(peer) is None:
+                self._apply(self._machine.lost(peer, "it left the swarm"))
+        self._apply(self._machine.tick(trio.current_time()))
 
-    def _apply(self, actions: list[Action]) -> None:
+    def _apply(self, actions: Sequence[AssignmentAction]) -> None:
         for action in actions:
             match action:
-                case Prepare(peer=peer):
-                    self._prepare.add(peer)
                 case Activate(peer=peer):
                     self._activate.add(peer)
                 case Cancel(peer=peer):
                     self._cancel.add(peer)
-                case Complete() | Abort():
+                case Completed() | Aborted():
                     self._outcome = action
         if actions:
             self._changes.notify()
 
-    async def _attend(self, peer: PeerId) -> None:
+    async def _attend(self, peer: PeerId, nursery: trio.Nursery) -> None:
+        """Talk with one member until the round is over."""
         try:
-            async with self._assigner.link_to(peer) as link:
-                await link.send({"op": "prepare", "plan": self._plan.to_json_bytes()})
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._listen, link, nursery.cancel_scope)
-                    await self._instruct(link, nursery.cancel_scope)
-        except (LinkLost, NetError, trio.TooSlowError) as error:
-            self._apply(self._machine.lost(peer, str(error) or "it does not answer", trio.current_time()))
-        except ExceptionGroup as group:
-            lost, rest = group.split((LinkLost, NetError))
-            if rest is not None:
-                raise rest from None
-            self._apply(self._machine.lost(peer, str(lost), trio.current_time()))
+            link = await self._link_to(peer, nursery)
+            await link.send({"op": "prepare", "plan": self._plan.to_json_bytes()})
+        except (LinkLost, NetError) as error:
+            self._apply(self._machine.lost(peer, str(error)))
+            return
+        async with trio.open_nursery() as talk:
+            talk.start_soon(self._listen, link, talk.cancel_scope)
+            await self._instruct(link)
+            talk.cancel_scope.cancel()
+        await link.close()
 
-    async def _instruct(self, link: Link, listening: trio.CancelScope) -> None:
+    async def _link_to(self, peer: PeerId, nursery: trio.Nursery) -> Link:
+        """Open a link to a member, which may be this very host. Raises NetError."""
+        if peer != self._assigner.node.peer_id:
+            return RemoteLink(await self._assigner.node.open(peer, PROTOCOL, max_message=MAX_MESSAGE))
+        near, far = local_pair(peer)
+        nursery.start_soon(self._assigner.member.serve, far)
+        return near
+
+    async def _instruct(self, link: Link) -> None:
         """Pass on what the machine decides for this member, until the round is over."""
         activated = False
         while True:
             seen = self._changes.count
             if link.peer in self._cancel:
-                await link.send({"op": "cancel", "reason": "the assignment was aborted"})
-                listening.cancel()
-                return
-            if link.peer in self._activate and not activated:
+                await self._send(link, {"op": "cancel", "reason": "the assignment was called off"})
+            elif link.peer in self._activate and not activated:
                 activated = True
-                await link.send({"op": "activate"})
+                await self._send(link, {"op": "activate"})
             if self._outcome is not None:
-                listening.cancel()
                 return
             await self._changes.wait(seen, at_most=_TICK)
 
-    async def _listen(self, link: Link, scope: trio.CancelScope) -> None:
+    async def _send(self, link: Link, message: Mapping[str, Any]) -> None:
+        try:
+            await link.send(message)
+        except LinkLost as error:
+            self._apply(self._machine.lost(link.peer, str(error)))
+
+    async def _listen(self, link: Link, talk: trio.CancelScope) -> None:
         try:
             while True:
                 self._hear(link.peer, await link.receive())
         except LinkLost as error:
-            self._apply(self._machine.lost(link.peer, str(error), trio.current_time()))
-            scope.cancel()
+            self._apply(self._machine.lost(link.peer, str(error)))
+            talk.cancel()
 
-    def _hear(self, peer: PeerId, message: dict[str, object]) -> None:
+    def _hear(self, peer: PeerId, message: Mapping[str, Any]) -> None:
         now = trio.current_time()
         match message:
             case {"op": "progress", "done": int(done), "total": int(total)}:
@@ -162,6 +148,6 @@ class _Round:
             case {"op": "active"}:
                 self._apply(self._machine.activated(peer, now))
             case {"op": "refused", "code": str(code), "message": str(text)}:
-                self._apply(self._machine.refused(peer, code, text[:500], now))
+                self._apply(self._machine.refused(peer, code, text[:500]))
             case _:
-                self._apply(self._machine.refused(peer, "protocol", "it sent an unknown message", now))
+                self._apply(self._machine.refused(peer, "protocol", "it sent an unknown message"))

@@ -118,10 +118,11 @@ class Coordinator:
 
 async def _next(incoming: trio.MemoryReceiveChannel[Frame]) -> Frame | None:
     """Return the next frame, or None when it is time to look at the clock."""
-    frame: Frame | None = None
-    with trio.move_on_after(_TICK):
-        frame = await incoming.receive()
-    return frame
+    try:
+        with trio.fail_after(_TICK):
+            return await incoming.receive()
+    except trio.TooSlowError:
+        return None
 
 
 def _put(answers: trio.MemorySendChannel[Frame], frame: Frame) -> None:

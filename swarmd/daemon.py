@@ -94,9 +94,7 @@ class Daemon:
         )
         self._plans = Plans(node, self._view, self._facts, self._activity)
         self._serving = Serving(config, key, node, self._engine, self._facts)
-        self._member = Member(
-            config, node, self._view, self._engine, self._facts, self._activity, self._serving
-        )
+        self._member = Member(node, self._view, self._engine, self._facts, self._activity, self._serving)
         self._assigner = Assigner(node, self._view, self._member, config.plan.progress_timeout)
         self._leadership = Leadership(config, key, self._view, self._plans, self._assigner, self._activity)
         self._generation = Generation(node, self._plans, self._serving, config.plan.progress_timeout)

@@ -120,15 +120,16 @@ async def _generate(
     swarm: LocalSwarm, messages: Sequence[dict[str, str]], max_tokens: int, on_event: OnEvent
 ) -> dict[str, Any]:
     """Ask the last host, which need not be the coordinator."""
-    text, tokens = "", list[int]()
+    text, tokens, final = "", list[int](), dict[str, Any]()
     asking = control.stream(swarm.hosts[-1].socket, "generate", messages=messages, max_tokens=max_tokens)
     async with asking as reply:
         async for event in reply:
-            if event["event"] == "token":
+            if event.get("event") == "token":
                 text += event["text"]
                 tokens += event["tokens"]
                 on_event("text", {"delta": event["text"]})
-        final = reply.final
+            elif event.get("ok"):
+                final = event
     verified, total = final["receipts_verified"], final["receipts"]
     on_event("check", {"name": "receipts", "ok": verified == total, "detail": f"{verified}/{total} verified"})
     return {

@@ -7,7 +7,8 @@ import trio
 from conf.schema import Config
 from swarmd.activity import Activity
 from swarmd.dialer import Dialer
-from swarmd.net import MdnsUnavailable, Node, advertise_and_browse, split_peer
+from swarmd.net import MdnsUnavailable, Node, split_peer
+from swarmd.net.mdns import advertise_and_browse
 from swarmd.state_dir import StateDir
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import trio
-from ring.hello import Hello, HelloRefused, check, hello_from_map, hello_to_map
 
+from ring.hello import MAX_HELLO_BYTES, PROTOCOL, Hello, HelloError, HelloRefused, receive, to_map
 from ring.identity import PeerId
 from swarmd.activity import Activity
 from swarmd.dialer import Dialer
@@ -15,8 +15,6 @@ from swarmd.net import CallFailed, NetError, Node, PeerUp, ProtocolRefused
 from swarmd.rtt import RttMeter
 from swarmd.view import SwarmView
 
-PROTOCOL = "/swarmd/hello/1"
-_MAX_MESSAGE = 64 << 10
 _ANSWER_WITHIN = 10.0  # s
 
 
@@ -39,7 +37,7 @@ class Greeter:
         self._activity = activity
         self._own_hello = own_hello
         self._greeted: dict[PeerId, trio.CancelScope] = {}
-        node.serve(PROTOCOL, self._answer, max_message=_MAX_MESSAGE)
+        node.serve(PROTOCOL, self._answer, max_message=MAX_HELLO_BYTES)
 
     async def run(self) -> None:
         """Follow connections for as long as the daemon lives."""
@@ -72,17 +70,17 @@ class Greeter:
             reply = await self._node.call(
                 peer,
                 PROTOCOL,
-                hello_to_map(self._own_hello()),
+                to_map(self._own_hello()),
                 timeout=_ANSWER_WITHIN,
-                max_message=_MAX_MESSAGE,
+                max_message=MAX_HELLO_BYTES,
             )
-            self._take(peer, hello_from_map(reply))
+            self._take(peer, reply)
         except ProtocolRefused:
             return False  # a client, not a host
         except CallFailed as error:
             await self._refuse(peer, f"it refused us: {error}")
             return False
-        except HelloRefused as error:
+        except (HelloRefused, HelloError) as error:
             await self._refuse(peer, str(error))
             return False
         except NetError as error:
@@ -92,11 +90,11 @@ class Greeter:
 
     async def _answer(self, peer: PeerId, request: dict[str, Any]) -> dict[str, Any]:
         """Serve a hello: raise HelloRefused, which the caller gets by its code, or take what it says."""
-        self._take(peer, hello_from_map(request))
-        return hello_to_map(self._own_hello())
+        self._take(peer, request)
+        return to_map(self._own_hello())
 
-    def _take(self, peer: PeerId, theirs: Hello) -> None:
-        check(self._own_hello(), theirs)
+    def _take(self, peer: PeerId, fields: dict[str, Any]) -> None:
+        theirs = receive(self._own_hello(), fields)
         if theirs.announcement is not None:
             self._view.heard_bytes(theirs.announcement)
         self._view.connected(peer)

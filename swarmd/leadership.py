@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import trio
-from ring.assignment import Abort, ExclusionList
 
 from conf.schema import Config
 from registry.shape import ModelShape
+from ring.assignment import Aborted
+from ring.exclusion import ExclusionList, ExclusionTimings
 from ring.plan import Plan, make_plan
 from ring.planner import NoPlan
 from swarmd.activity import Activity
@@ -37,7 +38,7 @@ class Leadership:
         self._plans = plans
         self._assigner = assigner
         self._activity = activity
-        self._excluded = ExclusionList()
+        self._excluded = ExclusionList(ExclusionTimings())
         self._number = 0
         self._active_since = 0.0
         self.shape: ModelShape | None = None
@@ -75,7 +76,8 @@ class Leadership:
         now = trio.current_time()
         self._number += 1
         hosts = self._view.alive()
-        incarnations = {signed.announcement.peer: signed.announcement.incarnation for signed in hosts}
+        for host in hosts:
+            self._excluded.seen(host.announcement.peer, host.announcement.incarnation)
         return make_plan(
             self._key.signing_key,
             swarm=self._view.swarm,
@@ -85,21 +87,23 @@ class Leadership:
             context=self._config.model.context,
             sessions=self._config.model.sessions,
             inputs=hosts,
-            excluded=self._excluded.reasons(incarnations, now),
+            excluded=dict(self._excluded.excluded(now)),
         )
 
     async def _carry_out(self, plan: Plan) -> None:
         outcome = await self._assigner.assign(plan)
-        if not isinstance(outcome, Abort):
+        if not isinstance(outcome, Aborted):
             self._active_since = trio.current_time()
+            for peer, _, _ in plan.assignment():
+                self._excluded.served(peer)
             self._plans.activate(plan)
             self._activity.note("plan_active", plan=plan.id)
             return
         self._activity.note("assignment_aborted", outcome.reason, plan=plan.id)
         self._plans.clear(f"the last plan failed: {outcome.reason}")
-        for peer, refusal in outcome.blame.items():
-            if signed := self._view.announcement(peer):
-                self._excluded.add(peer, signed.incarnation, refusal.reason, trio.current_time())
+        for refusal in outcome.blame:
+            if host := self._view.announcement(refusal.peer):
+                self._excluded.refused(refusal.peer, host.incarnation, refusal.reason, trio.current_time())
 
     def _why_broken(self, plan: Plan) -> str | None:
         """Return why a ring that was active serves no longer, or None."""

@@ -33,6 +33,10 @@ class Link(Protocol):
         """Return the next message. Raises LinkLost when there will be none."""
         ...
 
+    async def close(self) -> None:
+        """End the conversation from this side."""
+        ...
+
 
 class RemoteLink:
     """A link over a channel of `/swarmd/assign/1`."""
@@ -59,6 +63,14 @@ class RemoteLink:
         if not isinstance(message, dict):
             raise LinkLost("it sent something that is not a map")
         return message
+
+    async def close(self) -> None:
+        """End the conversation from this side; what was sent still arrives."""
+        try:
+            async with self._channel:
+                pass
+        except NetError:
+            return  # there is nothing left to end
 
 
 class LocalLink:
@@ -87,7 +99,7 @@ class LocalLink:
         except trio.EndOfChannel as error:
             raise LinkLost("it ended the conversation") from error
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the conversation from this side."""
         self._sender.close()
         self._receiver.close()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import trio
 
-from conf.schema import Config
 from registry.shape import ModelShape
 from ring.announcement import BlockHeld, BlockState
 from ring.plan import Plan, PlanRefused, check_own, parse_plan, verify_plan
@@ -22,13 +20,9 @@ from swarmd.serving import Serving
 from swarmd.view import SwarmView
 
 PROTOCOL = "/swarmd/assign/1"
+MAX_MESSAGE = 5 << 20  # bytes: a plan with its inputs
 _LEADER_KNOWN_WITHIN = 5.0  # s: a plan may arrive before the announcement of the leader who signed it
 _REPORT_EVERY = 0.25  # s between progress messages
-
-
-def max_message() -> int:
-    """Bytes of the largest message of the protocol: a plan with its inputs."""
-    return 5 << 20
 
 
 class Member:
@@ -36,7 +30,6 @@ class Member:
 
     def __init__(
         self,
-        config: Config,
         node: Node,
         view: SwarmView,
         engine: Engine,
@@ -44,7 +37,6 @@ class Member:
         activity: Activity,
         serving: Serving,
     ) -> None:
-        self._config = config
         self._view = view
         self._engine = engine
         self._facts = facts
@@ -54,7 +46,7 @@ class Member:
         self._turn = trio.Lock()
         self._current: trio.CancelScope | None = None
         self.shape: ModelShape | None = None
-        node.handle(PROTOCOL, self._accept, max_message=max_message())
+        node.handle(PROTOCOL, self._accept, max_message=MAX_MESSAGE)
 
     async def _accept(self, channel: Channel) -> None:
         await self.serve(RemoteLink(channel))
@@ -159,9 +151,8 @@ class Member:
         self._facts.update(memory_free=self._facts.memory_limit - inventory.memory.total)
 
     async def _told_to_activate(self, link: Link) -> bool:
-        message: dict[str, Any] = {}
-        with trio.move_on_after(self._config.plan.progress_timeout):
-            message = await link.receive()
+        """Wait for the slowest member, however long it takes: the leader ends the link when it gives up or dies."""
+        message = await link.receive()
         return message.get("op") == "activate"
 
     def _serving(self, plan: Plan, stage: Stage) -> None:

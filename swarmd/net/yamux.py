@@ -17,7 +17,7 @@ log = logging.getLogger("swarmd.net")
 DEAD_AFTER = 10.0  # s without an inbound byte; three pings go unanswered in that time
 _WRITE_STALL = 30.0  # s that one frame may wait for the socket
 _WINDOW_STALL = 60.0  # s that a writer waits for a peer that reads nothing
-_MAX_REPLIES = 256  # frames that the reader may leave to be written: a flood of pings must not pile up
+_MAX_UNWRITTEN = 256  # frames that the reader may leave to be written: answers to a flood must not pile up
 _LOOK_AGAIN = 0.25  # s between looks at whether a stream died while its window was closed
 _MAX_FRAME = yamux.MAX_MESSAGE_SIZE - yamux.HEADER_SIZE
 
@@ -111,7 +111,7 @@ class SafeYamux(yamux.Yamux):  # type: ignore[misc]  # libp2p is untyped here
         self._dead_after = dead_after
         self._reader: trio.lowlevel.Task | None = None
         self._last_received = 0.0
-        self._replies = 0
+        self._unwritten = 0
 
     async def start(self) -> None:
         """Serve the connection until it ends; whatever goes wrong ends this connection only."""
@@ -136,23 +136,26 @@ class SafeYamux(yamux.Yamux):  # type: ignore[misc]  # libp2p is untyped here
         await super().handle_incoming()
 
     async def _write_frame(self, data: bytes) -> None:
-        if trio.lowlevel.current_task() is self._reader and self._nursery is not None:
-            # The reader must never wait for the write lock: two peers that both did would wait for each other.
-            if self._replies >= _MAX_REPLIES:
-                raise ConnectionClosedError("the peer asks more than it reads", transport="tcp")
-            self._nursery.start_soon(self._write_or_abort, data)
-        else:
+        # The reader must never wait for the write lock: two peers that both did would wait for each other.
+        if trio.lowlevel.current_task() is not self._reader:
             await self._write_whole(data)
+        elif self._unwritten < _MAX_UNWRITTEN:
+            self._write_later(data)
+        else:
+            await self.abort()
+
+    def _write_later(self, data: bytes) -> None:
+        self._unwritten += 1
+        self._nursery.start_soon(self._write_or_abort, data)
 
     async def _write_or_abort(self, data: bytes) -> None:
-        self._replies += 1
         try:
             await self._write_whole(data)
         except Exception as error:  # noqa: BLE001 - the reader finds the connection closed and cleans up
             log.debug("cannot write to %s: %r", self.peer_id, error)
             await self.abort()
         finally:
-            self._replies -= 1
+            self._unwritten -= 1
 
     async def _write_whole(self, data: bytes) -> None:
         """Write a frame in spite of cancellation: noise has advanced its nonce, so half a frame ends the connection."""
@@ -179,7 +182,7 @@ class SafeYamux(yamux.Yamux):  # type: ignore[misc]  # libp2p is untyped here
             ping = struct.pack(
                 yamux.YAMUX_HEADER_FORMAT, 0, yamux.TYPE_PING, yamux.FLAG_SYN, 0, self._ping_id
             )
-            self._nursery.start_soon(self._write_or_abort, ping)
+            self._write_later(ping)
             with trio.move_on_after(interval):
                 await self.event_shutting_down.wait()
             now = trio.current_time()

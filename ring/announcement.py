@@ -22,6 +22,7 @@ from ring.fields import (
     as_pair,
     as_peer,
     as_text,
+    as_texts,
     pack,
     required,
     unpack_map,
@@ -213,7 +214,7 @@ def _announcement(fields: dict[str, object]) -> Announcement:
         peer=as_peer("peer", required(fields, "peer")),
         incarnation=integer("inc"),
         sequence=integer("seq"),
-        addresses=_addresses(required(fields, "addr")),
+        addresses=as_texts("addr", required(fields, "addr"), MAX_ADDRESSES, MAX_ADDRESS_LENGTH),
         version=text("ver", 64),
         wire=integer("wire", 0, _MAX_SMALL),
         state=as_choice("state", required(fields, "state"), _HOST_STATES),
@@ -230,12 +231,6 @@ def _announcement(fields: dict[str, object]) -> Announcement:
         rtt_us=_round_trips(required(fields, "rtt")),
         block=_block(required(fields, "block")),
         sessions=integer("sess", 0, _MAX_SMALL),
-    )
-
-
-def _addresses(value: object) -> tuple[str, ...]:
-    return tuple(
-        as_text("addr", entry, MAX_ADDRESS_LENGTH) for entry in as_list("addr", value, MAX_ADDRESSES)
     )
 
 

@@ -126,6 +126,11 @@ def as_list(name: str, value: object, limit: int) -> list[object]:
     return value
 
 
+def as_texts(name: str, value: object, count: int, limit: int) -> tuple[str, ...]:
+    """Return the entries of `value` if it is a list of at most `count` texts of at most `limit` characters."""
+    return tuple(as_text(name, entry, limit) for entry in as_list(name, value, count))
+
+
 def as_pair(name: str, value: object) -> tuple[object, object]:
     """Return the two entries of `value` if it is a list of two."""
     pair = as_list(name, value, 2)

@@ -12,6 +12,17 @@ from typing import Literal
 
 from ring.announcement import Announcement, SignedAnnouncement
 from ring.identity import PeerId
+from ring.membership_events import (
+    HostDied,
+    HostJoined,
+    HostLeft,
+    HostRecovered,
+    HostRefused,
+    HostRestarted,
+    HostSuspected,
+    HostUpdated,
+    MembershipEvent,
+)
 
 MAX_HOSTS = 4096
 """Most hosts, and most tombstones, that are remembered."""
@@ -42,82 +53,6 @@ class MembershipTimings:
     loading_seconds: float = 90.0
     stall_seconds: float = 2.0
     full_rate_hosts: int = 64
-
-
-@dataclass(frozen=True, slots=True)
-class HostJoined:
-    """A host was heard of for the first time, or again after it had left."""
-
-    peer: PeerId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class HostRestarted:
-    """A known host, alive or not, announced a higher incarnation: what it held in memory is gone."""
-
-    peer: PeerId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class HostUpdated:
-    """A live host said something that can change a plan or what people see; `reason` names the fields."""
-
-    peer: PeerId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class HostSuspected:
-    """A host fell silent or its connection was lost; it still counts as alive."""
-
-    peer: PeerId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class HostRecovered:
-    """A suspected or dead host showed that it lives."""
-
-    peer: PeerId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class HostDied:
-    """A suspected host did not recover in time; its layers are free."""
-
-    peer: PeerId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class HostLeft:
-    """A host said that it leaves; its layers are free."""
-
-    peer: PeerId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class HostRefused:
-    """No room for another host. Said for the first one only, until there is room again."""
-
-    peer: PeerId
-    reason: str
-
-
-MembershipEvent = (
-    HostJoined
-    | HostRestarted
-    | HostUpdated
-    | HostSuspected
-    | HostRecovered
-    | HostDied
-    | HostLeft
-    | HostRefused
-)
 
 
 @dataclass(slots=True)

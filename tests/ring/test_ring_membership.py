@@ -11,7 +11,8 @@ from nacl.signing import SigningKey
 import ring.membership
 from ring.announcement import Announcement, BlockHeld, HostState, SignedAnnouncement
 from ring.identity import PeerId, peer_id_of
-from ring.membership import (
+from ring.membership import Membership, MembershipTimings
+from ring.membership_events import (
     HostDied,
     HostJoined,
     HostLeft,
@@ -20,10 +21,9 @@ from ring.membership import (
     HostRestarted,
     HostSuspected,
     HostUpdated,
-    Membership,
     MembershipEvent,
-    MembershipTimings,
 )
+
 
 PEERS = sorted(peer_id_of(bytes(SigningKey(bytes([n]) * 32).verify_key)) for n in range(6))
 SELF, A, B = PEERS[:3]

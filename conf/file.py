@@ -55,7 +55,7 @@ def read_file(path: Path) -> ConfigFile:
     text = _decode(path, _read(path))
     try:
         return ConfigFile(path, tomllib.loads(text), key_lines(text))
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or int's own for a number of thousands of digits
         line = re.search(r"at line (\d+)", str(error))
         raise ConfigError(
             [f"{path}{f':{line[1]}' if line else ''}: this is not valid TOML: {error}"]

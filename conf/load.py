@@ -132,11 +132,10 @@ def _build(values: Mapping[str, object]) -> Config:
 
 def _from_flags(flags: Mapping[str, str], environ: Mapping[str, str], cwd: Path) -> Iterator[_Given | str]:
     for key, text in flags.items():
-        source = Source("flag", f"--set {key}")
         if key in settings():
-            yield _text_value(settings()[key], source, text, environ, cwd)
+            yield _text_value(settings()[key], Source("flag", f"--set {key}"), text, environ, cwd)
         else:
-            yield f"{source}: there is no such setting{did_you_mean(key, settings())}"
+            yield f"--set: there is no setting {key!r}{did_you_mean(key, settings())}"
 
 
 def _from_environ(environ: Mapping[str, str], cwd: Path) -> Iterator[_Given | str]:
@@ -154,11 +153,11 @@ def _from_file(file: ConfigFile, environ: Mapping[str, str]) -> Iterator[_Given 
         if isinstance(table, dict) and section in sections():
             yield from (_file_value(file, section, name, value, environ) for name, value in table.items())
         elif isinstance(table, dict):
-            yield f"{place}: there is no section [{section}]{did_you_mean(section, sections())}"
+            yield f"{place}: there is no section {section!r}{did_you_mean(section, sections())}"
         elif section in sections():
             yield f"{place}: `{section}` is a section: write [{section}] and its keys below"
         else:
-            yield f"{place}: there is no setting `{section}` outside of a section{did_you_mean(section, settings())}"
+            yield f"{place}: there is no setting {section!r} outside of a section{did_you_mean(section, settings())}"
 
 
 def _text_value(
@@ -177,7 +176,7 @@ def _file_value(
     key = f"{section}.{name}"
     setting = settings().get(key)
     if setting is None:
-        return f"{source}: there is no setting `{key}`{did_you_mean(key, settings())}"
+        return f"{source}: there is no setting {key!r}{did_you_mean(key, settings())}"
     try:
         return _Given(key, source, _absolute(setting.from_toml(value), environ, file.path.parent))
     except SettingError as error:

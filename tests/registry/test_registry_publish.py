@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,12 @@ def test_the_rows_are_published_in_their_canonical_form(tmp_path: Path) -> None:
         data
         == json.dumps(json.loads(data), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     )
+
+
+def test_the_example_of_the_documentation_can_be_published(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "registry.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "rows.json").write_text(example)
+    key, out = tmp_path / "k", tmp_path / "o"
+    assert main([str(tmp_path / "rows.json"), "--key", str(key), "--create-key", "--out", str(out)]) == 0
+    assert load_registry(out, [bytes(load_key(key).verify_key)]).row("my-model").layer_count == 32

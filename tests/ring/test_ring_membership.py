@@ -24,7 +24,6 @@ from ring.membership_events import (
     MembershipEvent,
 )
 
-
 PEERS = sorted(peer_id_of(bytes(SigningKey(bytes([n]) * 32).verify_key)) for n in range(6))
 SELF, A, B = PEERS[:3]
 TIMINGS = MembershipTimings()

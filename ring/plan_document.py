@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from registry.shape import ModelShape
 from ring.fields import FieldError, as_integer, as_list, as_map, as_peer, as_text, required
@@ -36,10 +38,9 @@ _BODY_KEYS = (
     ),
     *("ring", "left_out", "circuit_ns", "millitok_s"),
 )
-_SHAPE_KEYS = (
-    *("layer_bytes", "kv_token_bytes", "state_bytes"),
-    *("head_bytes", "tail_bytes", "shared_end_bytes", "hidden_bytes", "workspace_bytes"),
-)
+# Every size there is, so that none can be left out of a plan that others recompute.
+_SHAPE_KEYS = tuple(field.name for field in dataclasses.fields(ModelShape) if field.name != "model_id")
+_PER_LAYER_KEYS = frozenset({"layer_bytes", "kv_token_bytes", "state_bytes"})
 _STAGE_KEYS = ("peer", "lo", "hi", "memory_bytes", "memory_limit", "compute_ns", "hop_us")
 _Reasons = tuple[tuple[PeerId, str], ...]
 
@@ -146,25 +147,16 @@ def _read_shape(model: str, value: object) -> ModelShape:
     fields = as_map("shape", value)
     _refuse_other_keys("shape", fields, _SHAPE_KEYS)
 
-    def sizes(name: str) -> tuple[int, ...]:
-        entries = as_list(f"shape.{name}", required(fields, name), _MAX_LAYERS)
+    def sizes(name: str) -> tuple[int, ...] | int:
+        value = required(fields, name)
+        if name not in _PER_LAYER_KEYS:
+            return as_integer(f"shape.{name}", value)
+        entries = as_list(f"shape.{name}", value, _MAX_LAYERS)
         return tuple(as_integer(f"shape.{name}", entry) for entry in entries)
 
-    def size(name: str) -> int:
-        return as_integer(f"shape.{name}", required(fields, name))
-
+    values: dict[str, Any] = {name: sizes(name) for name in _SHAPE_KEYS}
     try:
-        return ModelShape(
-            model_id=model,
-            layer_bytes=sizes("layer_bytes"),
-            kv_token_bytes=sizes("kv_token_bytes"),
-            state_bytes=sizes("state_bytes"),
-            head_bytes=size("head_bytes"),
-            tail_bytes=size("tail_bytes"),
-            shared_end_bytes=size("shared_end_bytes"),
-            hidden_bytes=size("hidden_bytes"),
-            workspace_bytes=size("workspace_bytes"),
-        )
+        return ModelShape(model_id=model, **values)
     except ValueError as error:
         raise FieldError(f"shape: {error}") from error
 

@@ -61,8 +61,8 @@ def plan_of(inputs: tuple[SignedAnnouncement, ...] = INPUTS, *, key: SigningKey 
 
 
 PLAN = plan_of()
-GOLDEN_ID = "d954c8d13914c9a3378f3f6ad03d1e45"
-GOLDEN_SHA256 = "4ecc6affe731ea29cd732aa085ba8c1d8675ba2e3d21fe25bf56eca2eacabd61"
+GOLDEN_ID = "126729381b3e1b66d4fba605d6d901fb"
+GOLDEN_SHA256 = "b297155bab81519fae2ebe5b665057b80e2334fd0b1458d8dd58e94498b95e93"
 
 
 def check(plan: Plan, **changes: Any) -> None:

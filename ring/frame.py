@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple
 
-from ring.fields import FieldError, as_list, as_text, pack, required, unpack_map
+from ring.fields import FieldError, as_list, as_peer, as_text, pack, required, unpack_map
 from ring.ids import as_count, as_counts, as_id
 from ring.receipts import Receipt, as_receipts
 
@@ -308,7 +308,7 @@ def _read_error(raw: dict[str, object], _body: memoryview) -> ErrorFrame:
     session = required(raw, "session")
     return ErrorFrame(
         session="" if session == "" else as_id("session", session),
-        stage=as_id("stage", required(raw, "stage")),
+        stage=as_peer("stage", required(raw, "stage")),
         code=as_id("code", required(raw, "code")),
         message=as_text("message", required(raw, "message"), MAX_TEXT),
     )

@@ -198,10 +198,6 @@ class StageTable:
             return [Drop(session, f"its failure {code} comes after its end")]
         return self._refuse(session, code, message)
 
-    def edge_lost(self, code: str, message: str) -> list[Action]:
-        """Free all sessions because the upstream edge is gone, and report it downstream for the whole ring."""
-        return [*self._free(""), Forward(self._error("", code, message))]
-
     def tick(self, now: float) -> list[Action]:
         """Free the sessions that have been idle for too long. One that is being computed is slow, not idle."""
         idle = [
@@ -229,7 +225,7 @@ class StageTable:
         if (due := frame.prompt_tokens + frame.max_tokens) > room.context:
             return self._refuse(session, "context_exceeded", f"{due} tokens do not fit into {room.context}")
         self._held[session] = _Held(frame, now)
-        return [Open(session), *self._pass_on(frame)]
+        return [*self._pass_on(frame), Open(session)]
 
     def _data(self, frame: DataFrame, now: float) -> list[Action]:
         held = self._held.get(frame.session)

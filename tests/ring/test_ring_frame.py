@@ -10,6 +10,7 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulated_ring import peer_of
 
 from ring.frame import (
     ITEM_BYTES,
@@ -31,6 +32,7 @@ from ring.frame import (
 
 ids = st.text("abcXYZ019._:-", min_size=1, max_size=128)
 counts = st.integers(0, 2**53 - 1)
+peers = st.sampled_from([peer_of(0), peer_of(1)])
 texts = st.text(max_size=200).map(one_line)
 flat = st.dictionaries(texts.map(lambda text: text[:64]), st.one_of(texts, counts), max_size=12)
 
@@ -57,7 +59,7 @@ frames: st.SearchStrategy[Frame] = st.one_of(
     st.builds(VerifiedFrame, ids, counts, counts, st.lists(counts, min_size=1, max_size=20).map(tuple)),
     st.builds(FinishFrame, ids, st.lists(flat, max_size=3).map(tuple)),
     st.builds(CloseFrame, ids, texts),
-    st.builds(ErrorFrame, st.just("") | ids, ids, ids, texts),
+    st.builds(ErrorFrame, st.just("") | ids, peers, ids, texts),
 )
 
 

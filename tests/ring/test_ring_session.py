@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from simulated_ring import LAYERS, VOCAB, SimulatedRing, blocks_of, generate, spec_of
 
-from ring.frame import CloseFrame, DataFrame, FinishFrame, OpenFrame, VerifiedFrame
+from ring.frame import CloseFrame, DataFrame, ErrorFrame, FinishFrame, OpenFrame, VerifiedFrame
 from ring.session import (
     TRANSITIONS,
     Commit,
@@ -86,7 +86,8 @@ class SessionInARing(RuleBasedStateMachine):
             index = data.draw(st.integers(0, len(self.ring.stages) - 1))
             stage = self.ring.stages[index]
             self.ring.edges[index].clear()
-            for sent in stage.carry_out(stage.table.edge_lost("stage_lost", "the stage before is gone")):
+            lost = ErrorFrame("", stage.peer, "stage_lost", "the stage before is gone")
+            for sent in stage.receive(lost):
                 self.ring.push(index + 1, sent)
 
     @rule(chance=st.integers(0, 14))

@@ -166,9 +166,20 @@ TestFramesAtAStage.settings = settings(max_examples=80, stateful_step_count=40, 
 
 
 def test_an_opening_goes_on_to_the_next_stage_and_from_the_tail_to_nobody() -> None:
-    assert table_of(HEAD).receive(opening(), 0.0) == [Open("s"), Forward(opening())]
+    assert table_of(HEAD).receive(opening(), 0.0) == [Forward(opening()), Open("s")]
     assert table_of(TAIL).receive(opening(), 0.0) == [Open("s")]
     assert table_of(WHOLE).receive(opening(), 0.0) == [Open("s")]
+
+
+def test_an_opening_goes_on_before_the_runtime_may_refuse_so_that_the_error_frees_the_rest() -> None:
+    table = table_of(HEAD)
+    sent = [*table.receive(opening(), 0.0), *table.failed("s", "memory_exceeded", "no room\nat all")]
+    assert sent == [
+        Forward(opening()),
+        Open("s"),
+        Close("s"),
+        Forward(ErrorFrame("s", peer_of(1), "memory_exceeded", "no room at all")),
+    ]
 
 
 def test_the_head_takes_ids_and_passes_on_tensors_alone() -> None:
@@ -290,7 +301,7 @@ def test_one_session_too_many_is_refused_and_harms_no_other() -> None:
     assert error_of(table.receive(opening("t"), 0.0)).code == "busy"
     assert table.sessions() == ("s",)
     table.receive(CloseFrame("s", "enough"), 0.0)
-    assert table.receive(opening("t"), 0.0)[0] == Open("t")
+    assert table.receive(opening("t"), 0.0)[-1] == Open("t")
 
 
 @pytest.mark.parametrize("frame", [data(0), FinishFrame("s", ())], ids=["data", "finish"])
@@ -323,13 +334,6 @@ def test_an_error_of_the_whole_edge_frees_every_session() -> None:
     table.receive(opening("t"), 0.0)
     error = ErrorFrame("", peer_of(0), "stage_lost", "gone")
     assert table.receive(error, 0.0) == [Close("s"), Close("t"), Forward(error)]
-
-
-def test_a_lost_edge_frees_every_session_and_says_so_downstream() -> None:
-    table = opened()
-    close, sent = table.edge_lost("stage_lost", "the connection\nbroke")
-    assert close == Close("s")
-    assert sent == Forward(ErrorFrame("", peer_of(1), "stage_lost", "the connection broke"))
 
 
 def test_a_runtime_that_refuses_is_reported_once() -> None:

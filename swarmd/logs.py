@@ -67,6 +67,8 @@ def configure(level: str, format: str, stream: TextIO | None = None) -> None:  #
         cache_logger_on_first_use=False,
     )
     threshold = logging.getLevelNamesMapping()[level.upper()]
+    # On the handler, since libraries set the levels of their own loggers as they like.
+    handler.addFilter(lambda record: _is_ours(record.name) or record.levelno >= logging.WARNING)
     logging.root.handlers[:] = [handler]
     logging.root.setLevel(max(threshold, logging.WARNING))
     for name in OUR_LOGGERS:
@@ -92,6 +94,10 @@ def for_people(_logger: WrappedLogger, _method: str, event: EventDict) -> EventD
 def short_peer(text: str) -> str:
     """Return the text with each PeerId in it shortened to "…" and its last six characters."""
     return _PEER_ID.sub(r"…\1", text)
+
+
+def _is_ours(logger: str) -> bool:
+    return logger.partition(".")[0] in OUR_LOGGERS
 
 
 def _readable(value: object) -> object:

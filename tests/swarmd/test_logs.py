@@ -121,6 +121,15 @@ def test_a_library_that_brought_its_own_handler_is_routed_through_ours() -> None
     assert [line["event"] for line in objects(out)] == ["deprecated"]
 
 
+def test_a_library_that_makes_itself_louder_stays_quiet() -> None:
+    out = io.StringIO()
+    logs.configure("debug", "json", out)
+    chatty = logging.getLogger("libp2p.network.auto_connector")
+    chatty.setLevel(logging.INFO)
+    chatty.info("dialling everybody")
+    assert out.getvalue() == ""
+
+
 def test_configuring_twice_writes_each_line_once() -> None:
     former, out = io.StringIO(), io.StringIO()
     logs.configure("info", "json", former)

@@ -68,9 +68,10 @@ def configure(level: str, format: str, stream: TextIO | None = None) -> None:  #
     )
     threshold = logging.getLevelNamesMapping()[level.upper()]
     # On the handler, since libraries set the levels of their own loggers as they like.
-    handler.addFilter(lambda record: _is_ours(record.name) or record.levelno >= logging.WARNING)
+    foreign = max(threshold, logging.WARNING)
+    handler.addFilter(lambda record: _is_ours(record.name) or record.levelno >= foreign)
     logging.root.handlers[:] = [handler]
-    logging.root.setLevel(max(threshold, logging.WARNING))
+    logging.root.setLevel(foreign)
     for name in OUR_LOGGERS:
         logging.getLogger(name).setLevel(threshold)
     logging.captureWarnings(True)

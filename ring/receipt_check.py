@@ -51,7 +51,7 @@ CHECKS: Final = (
     "tail_root",
     "tokens",
 )
-"""Names of all checks, in the order in which they are made."""
+"""Names of all checks: of each receipt, then of the set, its chain and its ends."""
 
 
 class Block(NamedTuple):

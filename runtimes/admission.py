@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from registry.shape import BlockMemory, ModelShape
-from runtimes.base import BlockLimits, CheckpointError, MemoryExceeded, ModelSource
+from runtimes.base import BlockLimits, CheckpointError, ContextExceeded, MemoryExceeded, ModelSource
 
 
 def check_identity(source: ModelSource, *, layers: int, architectures: tuple[str, ...]) -> None:
@@ -22,6 +22,19 @@ def check_identity(source: ModelSource, *, layers: int, architectures: tuple[str
         raise CheckpointError(
             f"{source.path}: the checkpoint's architecture is {', '.join(architectures) or 'not named'}, the registry "
             f"says {source.arch!r} for {source.model_id!r}: fetch the registry's checkpoint"
+        )
+
+
+def check_context(source: ModelSource, limits: BlockLimits, most: int | None) -> None:
+    """Refuse to promise more positions than the model was made for; `most` is None if it does not say.
+
+    Raises:
+        ContextExceeded: limits.context is larger.
+
+    """
+    if most is not None and limits.context > most:
+        raise ContextExceeded(
+            f"model.context is {limits.context}, but {source.model_id} was made for {most} positions: lower it"
         )
 
 

@@ -45,7 +45,7 @@ class SessionUnknown(RuntimeFailure):
 
 
 class ContextExceeded(RuntimeFailure):
-    """A frame reaches beyond the context promised to its session. Shorten the prompt or raise `model.context`."""
+    """More context is asked for than was promised or than the model has. Shorten the prompt or set `model.context`."""
 
     code = "context_exceeded"
 
@@ -229,6 +229,7 @@ class ModelRuntime(Protocol):
             MemoryExceeded: the estimate exceeds limits.memory; nothing has been loaded.
             CheckpointError: a tensor is missing or has the wrong shape; nothing is left loaded.
             UnsupportedModel: the architecture is unknown to this runtime.
+            ContextExceeded: limits.context is more than the model was made for.
 
         """
         ...

@@ -64,6 +64,7 @@ class Block:
 
     Attributes:
         takes: what the first layer takes from the stage before; None at the head.
+        gives: what the last layer hands on.
         bytes_read: bytes of tensor data read from the checkpoint.
 
     """
@@ -76,6 +77,7 @@ class Block:
         layers = skeleton.layers
         self.head, self.tail = lo == 0, hi == len(layers)
         self.takes: OutputSpec | None = None if self.head else profile.outputs[lo - 1]
+        self.gives = profile.outputs[hi - 1]
         self.vocab_size = skeleton.model.get_input_embeddings().num_embeddings
         self._embedding = (skeleton.model.get_input_embeddings().embedding_dim, skeleton.dtype)
         self._own = skeleton.cache_layers(lo, hi)
@@ -85,7 +87,7 @@ class Block:
                 layers[index] = _Stub(layers[index], self._passing)
         layers[hi - 1].register_forward_hook(self._keep)
         hollow_out(skeleton, profile.held(head=self.head, tail=self.tail), device)
-        self._tail = Tail(skeleton.model) if self.tail else None
+        self._tail = Tail(skeleton.model, skeleton.decoder) if self.tail else None
 
     def load(self, source: ModelSource, total: int, progress: Callable[[LoadProgress], None]) -> None:
         """Read the weights. Raises CheckpointError."""
@@ -128,7 +130,7 @@ class Block:
             cache: the session's, rewound to the frame's position; advanced by w when all has gone well.
 
         Returns:
-            The last layer's output; at the tail the base model's, for `choose`.
+            The last layer's output; at the tail the decoder's, for `choose`.
 
         """
         positions = torch.arange(cache.length, cache.length + width, device=self.device)[None]
@@ -138,10 +140,9 @@ class Block:
             if self.head
             else {"inputs_embeds": torch.zeros(1, width, size, dtype=dtype, device=self.device)}
         )
-        run = self._tail.base if self._tail else self.skeleton.decoder
         self._passing.state = state
         try:
-            output = run(
+            output = self.skeleton.decoder(
                 position_ids=positions, use_cache=True, **{self.skeleton.cache_keyword: cache}, **given
             )
             produced = output if self._tail else self._passing.state

@@ -9,7 +9,7 @@ import torch
 from runtimes.base import FrameInput, FrameMalformed, FrameOutput
 from runtimes.hf.block import Block
 from runtimes.hf.cache import BlockCache
-from runtimes.hf.tensors import LayerOutput, activation_of
+from runtimes.hf.tensors import LayerOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def compute(block: Block, frame: DeviceFrame, cache: BlockCache, position: int) 
     output = block.forward(frame.ids, frame.state, frame.width, cache)
     if block.tail:
         return FrameOutput(None, block.choose(output))
-    return FrameOutput(activation_of(output), None)
+    return FrameOutput(block.gives.activation(output), None)
 
 
 def _parse_tokens(block: Block, tokens: tuple[int, ...] | None) -> DeviceFrame:

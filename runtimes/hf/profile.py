@@ -20,6 +20,7 @@ from runtimes.hf.tail import ROWS, Tail
 from runtimes.hf.tensors import OutputSpec, TensorSpec
 
 PREFILL_WIDTH = 512  # frames as wide as this …
+TRACE_WIDTH = 13  # tells [1, width, …] from other shapes
 PREFILL_PAST = 3584  # … behind so many tokens are what the workspace is measured for
 
 
@@ -71,12 +72,12 @@ def profile_model(skeleton: Skeleton) -> Profile:
 
 def _profile(skeleton: Skeleton) -> Profile:
     count = len(skeleton.layers)
-    tail = Tail(skeleton.model)
+    tail = Tail(skeleton.model, skeleton.decoder)
     capacity = _positions(skeleton)
     cache = BlockCache(skeleton.model.config, skeleton.cache_layers(0, count), capacity)
     trace = _Trace(skeleton)
-    with trace:
-        output = _run(skeleton, tail.base, cache, 1)
+    with trace, _MetaKernels():
+        output = _run(skeleton, cache, TRACE_WIDTH)
         tail.logits(output, 0, 1)
     kv = tuple(
         sum(cache.layers[index].token_bytes for index in skeleton.cache_layers(layer, layer + 1))
@@ -84,8 +85,8 @@ def _profile(skeleton: Skeleton) -> Profile:
     )
     width = min(PREFILL_WIDTH, capacity)
     cache.rewind(capacity - width)
-    with _LiveBytes() as live, _FusedAttention():
-        output = _run(skeleton, tail.base, cache, width)
+    with _LiveBytes() as live, _MetaKernels():
+        output = _run(skeleton, cache, width)
         decoder_peak = live.peak
     with _LiveBytes() as live:
         tail.logits(output, 0, min(ROWS, width))
@@ -94,17 +95,17 @@ def _profile(skeleton: Skeleton) -> Profile:
 
 
 def _positions(skeleton: Skeleton) -> int:
-    config = skeleton.model.config.get_text_config(decoder=True)
-    most = getattr(config, "max_position_embeddings", None)
     wanted = PREFILL_WIDTH + PREFILL_PAST
-    return min(wanted, most) if isinstance(most, int) and most > 0 else wanted
+    return wanted if skeleton.context is None else min(wanted, skeleton.context)
 
 
-def _run(skeleton: Skeleton, base: Any, cache: BlockCache, width: int) -> Any:
+def _run(skeleton: Skeleton, cache: BlockCache, width: int) -> Any:
     ids = torch.zeros(1, width, dtype=torch.long, device="meta")
     positions = torch.arange(cache.length, cache.length + width, device="meta")[None]
     with torch.device("meta"):
-        return base(input_ids=ids, position_ids=positions, use_cache=True, **{skeleton.cache_keyword: cache})
+        return skeleton.decoder(
+            input_ids=ids, position_ids=positions, use_cache=True, **{skeleton.cache_keyword: cache}
+        )
 
 
 class _Trace:
@@ -173,24 +174,32 @@ class _Trace:
 
 def _output_spec(output: Any) -> OutputSpec:
     entries = output if isinstance(output, tuple) else (output,)
-    return OutputSpec(not isinstance(output, tuple), tuple(_tensor_spec(entry) for entry in entries))
+    specs = tuple(_tensor_spec(entry) for entry in entries)
+    if specs[0] is None:
+        raise UnsupportedModel("a layer's first result is not a state of shape [1, width, …]")
+    return OutputSpec(not isinstance(output, tuple), specs)
 
 
 def _tensor_spec(entry: Any) -> TensorSpec | None:
-    if entry is None:
+    """Return the spec of what belongs to the frame's tokens; the next layer does not see attention weights and the like."""
+    if not isinstance(entry, torch.Tensor) or tuple(entry.shape[:2]) != (1, TRACE_WIDTH):
         return None
-    if not isinstance(entry, torch.Tensor) or tuple(entry.shape[:2]) != (1, 1):
-        raise UnsupportedModel(f"a layer returns {type(entry).__name__}, not tensors of shape [1, width, …]")
     return TensorSpec(entry.dtype, tuple(entry.shape[2:]))
 
 
-class _FusedAttention(TorchFunctionMode):
-    """Counts attention as the fused kernels do it that real devices have: no matrix of scores."""
+class _MetaKernels(TorchFunctionMode):
+    """Gives the meta device the kernels that real ones have.
+
+    Attention is fused, without a matrix of scores; a grouped product of matrices takes every dtype.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.scaled_dot_product_attention:
             query, value = args[0], args[2]
             return query.new_empty(*query.shape[:-1], value.shape[-1])
+        if func in (torch.nn.functional.grouped_mm, torch._grouped_mm):
+            rows, experts = args[0], args[1]
+            return rows.new_empty(*rows.shape[:-1], experts.shape[-1])
         return func(*args, **(kwargs or {}))
 
 

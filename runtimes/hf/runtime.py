@@ -11,7 +11,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from registry.shape import BlockMemory, ModelShape
-from runtimes.admission import admit, check_identity
+from runtimes.admission import admit, check_context, check_identity
 from runtimes.base import (
     BlockLimits,
     FrameInput,
@@ -109,6 +109,7 @@ class HfRuntime:
     ) -> Inventory:
         """Load layers [lo, hi); see ModelRuntime. Progress is told from the calling thread, tensor by tensor."""
         model = self._look_at(source)
+        check_context(source, limits, model.skeleton.context)
         memory = admit(model.shape, lo, hi, limits)
         self.unload()
         block = Block(model.skeleton, model.profile, lo, hi, self._device)

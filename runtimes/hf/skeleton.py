@@ -19,6 +19,7 @@ _REFUSED_FIELDS = {
     "hidden_size_per_layer_input": "every layer needs the token ids",
     "quantization_config": "its weights are quantized",
 }
+_CONTEXT_FIELDS = ("max_position_embeddings", "max_seq_len", "seq_length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,19 @@ class Skeleton:
     @property
     def decoder(self) -> Any:
         """The part that turns ids or embeddings into the last hidden state."""
-        return self.model.get_decoder()
+        return _decoder(self.model)
 
     @property
     def cache_keyword(self) -> str:
         """What the decoder's forward calls the cache."""
         return "cache" if "cache" in inspect.signature(self.decoder.forward).parameters else "past_key_values"
+
+    @property
+    def context(self) -> int | None:
+        """Most positions that the model was made for, if its configuration says so."""
+        config = self.model.config.get_text_config(decoder=True)
+        named = (getattr(config, name, None) for name in _CONTEXT_FIELDS)
+        return next((most for most in named if isinstance(most, int) and most > 0), None)
 
     def cache_layers(self, lo: int, hi: int) -> set[int]:
         """Return the indices under which layers [lo, hi) keep keys and values."""
@@ -95,6 +103,8 @@ def build_skeleton(path: Path, dtype: str) -> Skeleton:
         raise UnsupportedModel(
             f"{path}: transformers has no causal LM for it: {_first_line(error)}"
         ) from error
+    for part in (model.config, model.config.get_text_config(decoder=True)):
+        part.pad_token_id = None  # else the models look for padding, of which there is none, in every frame
     return Skeleton(model, _layer_list(model), served)
 
 
@@ -117,11 +127,17 @@ def _dtype(name: str, config: Any) -> torch.dtype:
     return served
 
 
+def _decoder(model: Any) -> Any:
+    """Return the model's decoder; a model that names itself has it under `model`, as almost all do."""
+    decoder = model.get_decoder()
+    return getattr(model, "model", model) if decoder is model else decoder
+
+
 def _layer_list(model: Any) -> nn.ModuleList:
     """Return the decoder's layers: the longest of the module lists that lie least deep."""
     lists = [
         (name.count("."), -len(m), m)
-        for name, m in model.get_decoder().named_modules()
+        for name, m in _decoder(model).named_modules()
         if isinstance(m, nn.ModuleList)
     ]
     if not lists:

@@ -14,7 +14,7 @@ ROWS = 64  # most rows whose logits exist at once: 64 × 150 k vocabulary × flo
 
 
 class _Given(nn.Module):
-    """Takes the base model's place and returns what it is told to."""
+    """Takes the decoder's place and returns what it is told to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,24 +25,22 @@ class _Given(nn.Module):
 
 
 class Tail:
-    """The model's own head (projection, soft caps, scales) without its base.
+    """The model's own head (projection, soft caps, scales) without its decoder.
 
     Args:
-        model: the causal LM. Its parameters are shared, not copied.
+        model: the causal LM, and the decoder in it. Its parameters are shared, not copied.
 
     Raises:
-        UnsupportedModel: the model has no base under its head.
+        UnsupportedModel: the model is nothing but a decoder.
 
     """
 
-    def __init__(self, model: Any) -> None:
-        prefix = model.base_model_prefix
-        if prefix not in model._modules:
-            raise UnsupportedModel(f"{type(model).__name__} has no part named {prefix!r} below its head")
-        self.base = model._modules[prefix]
+    def __init__(self, model: Any, decoder: Any) -> None:
+        path = next(name for name, module in model.named_modules() if module is decoder)
+        if not path:
+            raise UnsupportedModel(f"{type(model).__name__} has no head above its decoder")
         self._given = _Given()
-        self._head = copy.copy(model)
-        self._head._modules = {**model._modules, prefix: self._given}
+        self._head = _with(model, path.split("."), self._given)
 
     def choose(self, output: Any) -> tuple[int, ...]:
         """Return the greedy token after each row; of equal logits the lowest id.
@@ -51,7 +49,7 @@ class Tail:
         matrices may change its bits.
 
         Args:
-            output: what the base returned, with last_hidden_state [1, w, hidden].
+            output: what the decoder returned, with last_hidden_state [1, w, hidden].
 
         """
         width = output.last_hidden_state.shape[1]
@@ -71,3 +69,12 @@ class Tail:
         finally:
             self._given.output = None
         return logits[0].float()
+
+
+def _with(module: Any, path: list[str], replacement: nn.Module) -> Any:
+    """Return a copy of `module` with another submodule at `path`; everything beside the path is shared."""
+    if not path:
+        return replacement
+    twin = copy.copy(module)
+    twin._modules = {**module._modules, path[0]: _with(module._modules[path[0]], path[1:], replacement)}
+    return twin

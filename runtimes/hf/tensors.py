@@ -64,7 +64,7 @@ class OutputSpec:
 
     Attributes:
         bare: the layer returns a tensor and not a tuple.
-        entries: the tuple's entries, None where there is a gap.
+        entries: the tuple's entries; None where there is a gap, or something that stays on its host.
 
     """
 
@@ -104,8 +104,10 @@ class OutputSpec:
             return parsed[0]
         return parsed
 
-
-def activation_of(output: LayerOutput) -> Activation:
-    """Return a layer's output as it crosses the wire."""
-    entries = (output,) if isinstance(output, torch.Tensor) else output
-    return tuple(None if entry is None else to_wire(entry) for entry in entries)
+    def activation(self, output: LayerOutput) -> Activation:
+        """Return a layer's output as it crosses the wire."""
+        entries = (output,) if isinstance(output, torch.Tensor) else output
+        return tuple(
+            None if spec is None or entry is None else to_wire(entry)
+            for spec, entry in zip(self.entries, entries, strict=True)
+        )

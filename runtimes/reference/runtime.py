@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from registry.shape import BlockMemory, ModelShape
-from runtimes.admission import admit, check_identity
+from runtimes.admission import admit, check_context, check_identity
 from runtimes.base import (
     Activation,
     BlockLimits,
@@ -128,9 +128,10 @@ class ReferenceRuntime:
         progress: Callable[[LoadProgress], None],
     ) -> Inventory:
         """Derive the tensors of layers [lo, hi)."""
+        config = self._config(source)
+        check_context(source, limits, config.context)
         memory = admit(self.shape(source), lo, hi, limits)
         self.unload()
-        config = self._config(source)
         tensors: dict[str, Integers] = {}
         done = 0
         for name, shape in tensor_shapes(config, lo, hi).items():

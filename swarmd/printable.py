@@ -12,11 +12,6 @@ def printable(text: str) -> str:
     return "".join(_shown(character) for character in text)
 
 
-def one_line(text: str) -> str:
-    """Like printable(), with all white space folded into single blanks."""
-    return printable(" ".join(text.split()))
-
-
 def _shown(character: str) -> str:
     # str.isprintable is too strict for prose: it also refuses no-break spaces and the joiners inside emoji.
     control = character < " " or "\x7f" <= character < "\xa0"

@@ -462,6 +462,13 @@ def test_a_reader_that_has_had_enough_causes_no_complaint(daemon: DaemonDouble) 
     assert (done.returncode, done.stderr) == (1, "")
 
 
+def test_a_second_daemon_says_who_is_there_already(daemon: DaemonDouble) -> None:
+    done = swarmd("join", "--listen", "/ip4/127.0.0.1/tcp/0", "--set", "swarm.mdns=false")
+    assert done.returncode == ExitStatus.DAEMON
+    (line,) = done.stderr.splitlines()
+    assert f"pid {os.getpid()}," in line
+
+
 def test_an_unsafe_key_file_has_its_exit_status() -> None:
     assert status_of(KeyFileError.code) == ExitStatus.IDENTITY
 

@@ -2,7 +2,7 @@
 
 Every host in turn is the anchor of a first ring: it and those hosts that add layers most cheaply near it, until all layers
 are covered, in the order of nearest neighbours. The best of these rings are improved step by step (a host added,
-removed, exchanged or moved; a stretch of the ring reversed) until no step helps. Last, the exact search runs on the
+removed, replaced or moved, two exchanged, a stretch of the ring reversed) until no step helps. Last, the exact search runs on the
 best ring's members and the hosts around them, as far as it can take them.
 
 A ring that lacks an edge, or does not cover all layers, is worse than any that works, but may be a step towards one.
@@ -20,8 +20,9 @@ from ring.split import UNREACHABLE, extended_costs, head_costs
 _Order = tuple[int, ...]
 
 _ANCHORS = 64
-_IMPROVED = 3
-_EVALUATIONS = 4_000
+_SEEDS = 4
+_SEEDS_IF_NONE_WORKS = 8
+_EVALUATIONS = 1_500  # bounds the time, and unlike a deadline gives the same plan on every host
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,14 +52,24 @@ def heuristic_order(pool: Pool, exact_hosts: int) -> _Order | None:
     anchors = sorted(hosts, key=lambda host: (_price(pool, host, host), host))[:_ANCHORS]
     seeds = sorted({_seed(pool, anchor) for anchor in anchors})
     seeds += [_value(pool, (host,)) for host in hosts if pool.hosts[host].reach.solo]
-    improvement = _Improvement(pool)
-    best = min(improvement.improve(seed) for seed in sorted(seeds)[:_IMPROVED])
+    best = _best_improved(pool, sorted(seeds))
     around = sorted(hosts, key=lambda host: (host not in best.order, _price(pool, best.order[0], host), host))
     members = sorted(around[:exact_hosts])
     polished = exact_order(pool.only(members)) if len(best.order) <= exact_hosts else None
     if polished is not None:
         best = min(best, _value(pool, tuple(members[member] for member in polished)))
     return best.order if best.works else None
+
+
+def _best_improved(pool: Pool, seeds: Sequence[_Value]) -> _Value:
+    """Return the best ring to which some of the best seeds lead; as long as none works, more of them are tried."""
+    improvement = _Improvement(pool)
+    found: list[_Value] = []
+    for seed in seeds[:_SEEDS_IF_NONE_WORKS]:
+        found.append(improvement.improve(seed))
+        if len(found) >= _SEEDS and min(found).works:
+            break
+    return improvement.improve(min(found))
 
 
 def _price(pool: Pool, anchor: int, host: int) -> int:
@@ -122,15 +133,16 @@ def _value(pool: Pool, order: _Order) -> _Value:
 
 
 class _Improvement:
-    """Step-by-step improvement of rings. All calls of an instance share one bound on the rings that are evaluated."""
+    """Step-by-step improvement of rings."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._left = _EVALUATIONS
+        self._left = 0
         self._fastest = min(host.layer_ns for host in pool.hosts) * pool.layers
 
     def improve(self, value: _Value) -> _Value:
-        """Return the ring to which the first helpful step, taken again and again, leads."""
+        """Return the ring to which the first helpful step, taken again and again, leads within _EVALUATIONS rings."""
+        self._left = _EVALUATIONS
         while (better := self._first_better(value)) is not None:
             value = better
         return value
@@ -165,6 +177,7 @@ def _neighbours(order: _Order, hosts: Sequence[int]) -> Iterator[_Order]:
     for start in places:
         for end in range(start + 2, len(order) + 1):
             yield order[:start] + order[start:end][::-1] + order[end:]
+            yield (*order[:start], order[end - 1], *order[start + 1 : end - 1], order[start], *order[end:])
     for place in places:
         rest = order[:place] + order[place + 1 :]
         yield from ((*rest[:to], order[place], *rest[to:]) for to in places if to != place)

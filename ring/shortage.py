@@ -53,13 +53,13 @@ def searched_shortage(pool: Pool, search: Callable[[Pool], tuple[int, ...] | Non
 
     """
     hosts = range(len(pool.hosts))
+    missing = [(a, b) for a in hosts for b in hosts if a < b and pool.hop_us[a][b] is None]
     connected = tuple(tuple(None if a == b else 0 for b in hosts) for a in hosts)
-    if search(Pool(pool.layers, pool.hosts, connected)) is None:
+    if not missing or search(Pool(pool.layers, pool.hosts, connected)) is None:
         return (
             f"no split into whole layers was found that fits into the memory of {_hosts(len(hosts))}, though it"
             f" would be enough in all: {_ADVICE}"
         )
-    missing = [(a, b) for a in hosts for b in hosts if a < b and pool.hop_us[a][b] is None]
     named = ", ".join(f"{pool.hosts[a].peer} – {pool.hosts[b].peer}" for a, b in missing[:3])
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     return (

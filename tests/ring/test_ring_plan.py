@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 from planner_pools import MODEL, connected, host, shape_of
@@ -120,6 +120,7 @@ def test_every_sampled_change_of_a_byte_is_refused() -> None:
             check(parse_plan(data[:place] + bytes([byte]) + data[place + 1 :]))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_bytes_at_all_are_refused_as_a_plan(data: bytes) -> None:
     with pytest.raises(PlanRefused) as refusal:

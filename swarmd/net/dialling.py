@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,7 @@ class _Dial:
     over: trio.Event = field(default_factory=trio.Event)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     waiting: int = 0
+    trying: str | None = None
 
 
 class Dialling:
@@ -63,9 +65,10 @@ class Dialling:
         finally:
             dial.waiting -= 1
             if dial.waiting == 0:
-                dial.scope.cancel()
+                self._give_up(peer, dial)
         if self._connections.newest(peer) is None:
-            raise DialFailed(peer, self._reason(peer, dial, timeout), tuple(dial.attempts))
+            waited_for = [(dial.trying, "no answer so far")] if dial.trying else []
+            raise DialFailed(peer, self._reason(peer, dial, timeout), (*dial.attempts, *waited_for))
 
     def _reason(self, peer: PeerId, dial: _Dial, timeout: float) -> str:
         if not self._book.addresses(peer):
@@ -76,11 +79,21 @@ class Dialling:
         try:
             with dial.scope:
                 for address in self._book.addresses(peer):
+                    dial.trying = address
                     if await self._try(peer, address, dial) or self._connections.newest(peer) is not None:
                         break
+                dial.trying = None
+            if dial.trying is not None:  # all callers have gone while it was tried
+                self._book.failed(peer, dial.trying)
         finally:
-            del self._dials[peer]
             dial.over.set()
+            self._give_up(peer, dial)
+
+    def _give_up(self, peer: PeerId, dial: _Dial) -> None:
+        """Let the next caller start anew."""
+        dial.scope.cancel()
+        if self._dials.get(peer) is dial:
+            del self._dials[peer]
 
     async def _try(self, peer: PeerId, address: str, dial: _Dial) -> bool:
         try:
@@ -99,8 +112,8 @@ class Dialling:
 
 def _why(error: BaseException) -> str:
     """Return the innermost reason: libp2p's outer ones only say that it failed."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+    while inner := error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__:
+        error = inner
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
     return (str(error) or type(error).__name__)[:_MAX_REASON]

@@ -231,6 +231,7 @@ async def open_node(
         parse(address)
     host = build_host(seed, dead_after=dead_after)
     gossip = Gossip(host)
+    failure: Exception | None = None
     async with host.run([]), gossip.running(), trio.open_nursery() as nursery:
         await host.get_network().auto_connector.stop()  # it dials everybody it ever heard of
         node = Node(host, gossip, nursery, announce)
@@ -238,7 +239,11 @@ async def open_node(
             for address in listen:
                 await listen_on(host, address)
             yield node
+        except Exception as error:  # noqa: BLE001 - raised below, where libp2p's nurseries do not wrap it in groups
+            failure = error
         finally:
             with trio.CancelScope(shield=True):
                 await node._connections.close_all()
             nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

@@ -92,6 +92,13 @@ class SafeStream(yamux.YamuxStream):  # type: ignore[misc]  # libp2p is untyped 
             if self.stream_id in self.conn.stream_events:
                 self.conn.stream_events[self.stream_id] = trio.Event()
 
+    async def reset(self) -> None:
+        """End both halves. What was received and not read goes at once; stock, it stays for a minute and more."""
+        await super().reset()
+        async with self.conn.streams_lock:
+            self.conn.stream_buffers.pop(self.stream_id, None)
+            self.conn._finalize_stream_locked(self, fully_closed=True)
+
     async def _take(self, buffer: bytearray, n: int | None) -> bytes:
         size = len(buffer) if n is None or n < 0 else min(n, len(buffer))
         data = bytes(buffer[:size])

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 
 import pytest
 
@@ -10,13 +9,13 @@ from swarmd.net import Channel, Node, open_node
 
 LOCAL = ("/ip4/127.0.0.1/tcp/0",)
 
-OpenNode = Callable[..., AbstractAsyncContextManager[Node]]
+OpenNode = Callable[[int], AbstractAsyncContextManager[Node]]
 
 
 @pytest.fixture
-def node_of() -> Callable[[int], AbstractAsyncContextManager[Node]]:
-    def make(number: int, **options: float) -> AbstractAsyncContextManager[Node]:
-        return partial(open_node, bytes([number]) * 32, LOCAL)(**options)
+def node_of() -> OpenNode:
+    def make(number: int) -> AbstractAsyncContextManager[Node]:
+        return open_node(bytes([number]) * 32, LOCAL)
 
     return make
 

@@ -55,13 +55,33 @@ async def running(*channels: Channel) -> AsyncIterator[trio.Nursery]:
 def two_ends(limit: int = LIMIT) -> tuple[Channel, Channel, MemoryBytes, MemoryBytes]:
     """A pair whose writers wait for the reader, as a closed yamux window makes them."""
     one, other = (MemoryBytes(end) for end in trio.testing.lockstep_stream_pair())
-    return Channel(one, PEER, "/t/1", max_message=limit), Channel(other, PEER, "/t/1", max_message=limit), one, other
+    return (
+        Channel(one, PEER, "/t/1", max_message=limit),
+        Channel(other, PEER, "/t/1", max_message=limit),
+        one,
+        other,
+    )
 
 
 def one_end(limit: int = LIMIT) -> tuple[Channel, MemoryBytes, Any]:
     mine, wire = trio.testing.memory_stream_pair()
     stream = MemoryBytes(mine)
     return Channel(stream, PEER, "/t/1", max_message=limit), stream, wire
+
+
+async def send_for_ever(channel: Channel) -> None:
+    while True:
+        await channel.send(bytes(LIMIT))
+
+
+async def sends_within(seconds: float, channel: Channel) -> int:
+    deadline = trio.current_time() + seconds
+    for sent in range(1000):
+        with trio.move_on_at(deadline) as patience:
+            await channel.send(bytes(LIMIT))
+        if patience.cancelled_caught:
+            return sent
+    raise AssertionError("a thousand messages were queued")
 
 
 async def test_messages_arrive_in_order_and_the_end_mark_ends_them(autojump_clock: MockClock) -> None:
@@ -108,7 +128,7 @@ async def test_a_stream_that_ends_without_the_end_mark_is_broken_not_ended(autoj
 
 
 async def test_a_stream_that_fails_breaks_receivers_and_senders(autojump_clock: MockClock) -> None:
-    channel, stream, wire = one_end()
+    channel, stream, _ = one_end()
 
     async def fail(max_bytes: int) -> bytes:
         raise RuntimeError("wire cut")
@@ -162,13 +182,10 @@ async def test_a_cancelled_receive_loses_no_message(autojump_clock: MockClock) -
 
 async def test_a_cancelled_send_sends_all_or_nothing(autojump_clock: MockClock) -> None:
     left, right, _, _ = two_ends()
-    message = bytes(LIMIT)
-    sent = 0
     async with running(left, right):
-        with trio.move_on_after(1):
-            while True:  # nobody receives: the queues fill, then a send waits and is cancelled
-                await left.send(message)
-                sent += 1
+        sent = await sends_within(
+            1, left
+        )  # nobody receives: the queues fill, then a send waits and is cancelled
         assert sent > 0
         async with trio.open_nursery() as nursery:
             nursery.start_soon(left.end)
@@ -180,12 +197,8 @@ async def test_a_receiver_that_takes_nothing_makes_the_sender_wait_not_the_queue
     autojump_clock: MockClock,
 ) -> None:
     left, right, _, _ = two_ends()
-    sent = 0
     async with running(left, right):
-        with trio.move_on_after(5):
-            while True:
-                await left.send(bytes(LIMIT))
-                sent += 1
+        sent = await sends_within(5, left)
         assert sent <= 12  # two queues of 4 MiB and what is on the wire
 
 
@@ -194,15 +207,13 @@ async def test_a_receiver_that_never_comes_stalls_the_channel_by_name(autojump_c
 
     async def fill() -> None:
         with pytest.raises(ChannelBroken):
-            while True:
-                await left.send(bytes(LIMIT))
+            await send_for_ever(left)
 
     async with running(left, right) as nursery:
         nursery.start_soon(fill)
         await trio.sleep(60)
         with pytest.raises(ChannelStalled, match="receiver on this side"):
-            while True:
-                await right.receive()
+            [message async for message in right]
         assert right_bytes.was_reset
 
 

@@ -61,12 +61,16 @@ def test_an_empty_message_is_refused_because_length_zero_ends_the_conversation()
 def test_bytes_after_the_end_mark_are_malformed(pieces: list[bytes]) -> None:
     deframer = Deframer(LIMIT)
     with pytest.raises(MessageMalformed, match="after the end mark"):
-        for piece in pieces:
-            deframer.feed(piece)
+        [deframer.feed(piece) for piece in pieces]
 
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
 )
 
@@ -116,5 +120,5 @@ def test_only_a_map_with_string_keys_is_a_map(value: object) -> None:
 
 
 def test_an_integer_beyond_64_bits_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="[Ii]nteger|int"):
+    with pytest.raises(ValueError, match=r"[Ii]nt"):
         pack(2**64)

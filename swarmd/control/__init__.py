@@ -1,7 +1,6 @@
 """The control socket: how programs on the same host talk to the daemon. See docs/commands.md for the protocol."""
 
 from swarmd.control.client import (
-    ControlDenied,
     ControlProtocolError,
     DaemonNotRunning,
     RemoteError,
@@ -10,8 +9,8 @@ from swarmd.control.client import (
     stream,
 )
 from swarmd.control.lock import AlreadyRunning, DaemonLock
-from swarmd.control.server import ControlServer, Emit, Handler, StateDirUnsafe
-from swarmd.control.wire import SOCKET_NAME, BadRequest, SocketPathTooLong
+from swarmd.control.server import ControlServer, Emit, Handler, StateDirUnsafe, TooManyClients
+from swarmd.control.wire import SOCKET_NAME, BadRequest, ControlDenied, SocketPathTooLong
 
 __all__ = [
     "SOCKET_NAME",
@@ -28,6 +27,7 @@ __all__ = [
     "Reply",
     "SocketPathTooLong",
     "StateDirUnsafe",
+    "TooManyClients",
     "request",
     "stream",
 ]

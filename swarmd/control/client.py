@@ -9,7 +9,16 @@ from typing import Any, ClassVar, Self
 
 import trio
 
-from swarmd.control.wire import REPLY_LIMIT, BadRequest, LineReader, Message, check_path, decode, encode
+from swarmd.control.wire import (
+    REPLY_LIMIT,
+    BadRequest,
+    ControlDenied,
+    LineReader,
+    Message,
+    check_path,
+    decode,
+    encode,
+)
 
 SILENCE_SECONDS = 120.0
 """How long the daemon may be silent by default; every line that it sends renews this."""
@@ -19,12 +28,6 @@ class DaemonNotRunning(Exception):
     """No daemon serves this state directory. Start one with `swarmd join`."""
 
     code: ClassVar[str] = "not_running"
-
-
-class ControlDenied(Exception):
-    """The daemon belongs to another user. Run the command as that user."""
-
-    code: ClassVar[str] = "control_denied"
 
 
 class ControlProtocolError(Exception):

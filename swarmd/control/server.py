@@ -21,6 +21,7 @@ from swarmd.control.wire import (
     REQUEST_LIMIT,
     SOCKET_NAME,
     BadRequest,
+    ControlDenied,
     LineReader,
     Message,
     check_path,
@@ -54,6 +55,12 @@ class StateDirUnsafe(Exception):
     """The state directory belongs to someone else or others may write to it. Do the `chmod` that the text names."""
 
     code: ClassVar[str] = "state_dir_unsafe"
+
+
+class TooManyClients(Exception):
+    """All places for local programs are taken. Close one, or try again later."""
+
+    code: ClassVar[str] = "busy"
 
 
 class ControlServer:
@@ -98,24 +105,24 @@ class ControlServer:
             await trio.serve_listeners(self._serve, [listener])
 
     async def _serve(self, stream: trio.SocketStream) -> None:
-        with contextlib.suppress(trio.BrokenResourceError):
-            async with stream:
-                with self._place() as is_free:
-                    lines = LineReader(stream, REQUEST_LIMIT)
-                    try:
-                        reply = await self._answer(stream, lines, is_free)
-                    except Exception as error:  # noqa: BLE001 - one client's trouble is told to that client
-                        reply = _error_reply(error)
-                    if reply is not None:
-                        await _send(stream, reply)
+        async with stream:
+            with self._place() as is_free:
+                try:
+                    reply = await self._answer(stream, is_free)
+                except trio.BrokenResourceError:
+                    return  # the client went away before it had asked anything
+                except Exception as error:  # noqa: BLE001 - one client's trouble is told to that client
+                    reply = _error_reply(error)
+                if reply is not None:
+                    await _send(stream, reply)
 
-    async def _answer(self, stream: trio.SocketStream, lines: LineReader, is_free: bool) -> bytes | None:
+    async def _answer(self, stream: trio.SocketStream, is_free: bool) -> bytes | None:
         if _peer_uid(stream) not in {os.geteuid(), 0}:
-            raise BadRequest("this socket serves its owner only")
+            raise ControlDenied("this socket serves its owner only")
         if not is_free:
-            raise BadRequest(f"{_CLIENTS} clients are connected already: close one of them")
+            raise TooManyClients(f"{_CLIENTS} clients are connected already: close one of them")
         with trio.move_on_after(REQUEST_SECONDS) as deadline:
-            line = await lines.read()
+            line = await LineReader(stream, REQUEST_LIMIT).read()
         if deadline.cancelled_caught:
             raise BadRequest(f"no request came within {REQUEST_SECONDS:g} s")
         if line is None:
@@ -144,15 +151,15 @@ async def _while_connected(stream: trio.SocketStream, handler: Handler, request:
     """Return the final line, or None where the client went away and the handler was cancelled for it."""
 
     async def emit(event: Message) -> None:
-        await _send(stream, _line(event))
+        if not await _send(stream, _line(event)):
+            nursery.cancel_scope.cancel()
+            await trio.lowlevel.checkpoint()
 
     reply: bytes | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_cancel_when_gone, stream, nursery.cancel_scope)
         try:
             reply = _line({"ok": True, **await handler(request, emit)})
-        except trio.BrokenResourceError:
-            _log.debug("client left", op=request["op"])
         except Exception as error:  # noqa: BLE001 - told to the client, logged where it is a bug
             reply = _error_reply(error)
         nursery.cancel_scope.cancel()
@@ -177,11 +184,14 @@ def _hung_up(sock: trio.socket.SocketType) -> bool:
     return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
 
-async def _send(stream: trio.SocketStream, line: bytes) -> None:
+async def _send(stream: trio.SocketStream, line: bytes) -> bool:
+    """Return whether the client has taken the line; False: it is gone, or does not read."""
     with trio.move_on_after(WRITE_SECONDS) as deadline:
-        await stream.send_all(line)
-    if deadline.cancelled_caught:
-        raise trio.BrokenResourceError("the client does not read")
+        try:
+            await stream.send_all(line)
+        except trio.BrokenResourceError:
+            return False
+    return not deadline.cancelled_caught
 
 
 def _line(message: Message) -> bytes:

@@ -30,6 +30,12 @@ class BadRequest(Exception):
     code: ClassVar[str] = "bad_request"
 
 
+class ControlDenied(Exception):
+    """The daemon belongs to another user. Run the command as that user."""
+
+    code: ClassVar[str] = "control_denied"
+
+
 class SocketPathTooLong(Exception):
     """The state directory's path leaves no room for the socket's name. Set `state.dir` to a shorter path."""
 

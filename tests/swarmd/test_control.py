@@ -62,6 +62,7 @@ class DaemonDouble:
             "hang": self.hang,
             "flood": self.flood,
             "odd": self.odd,
+            "lose": self.lose_link,
         }
 
     async def echo(self, message: Message, emit: Emit) -> Message:
@@ -91,6 +92,9 @@ class DaemonDouble:
                 await emit({"event": "drop", "water": "x" * 65536})
         finally:
             self.cancelled.set()
+
+    async def lose_link(self, message: Message, emit: Emit) -> Message:
+        raise trio.BrokenResourceError("some link of the daemon's own")
 
     async def odd(self, message: Message, emit: Emit) -> Message:
         return {"not json": object()}
@@ -149,7 +153,10 @@ async def test_an_error_with_a_code_arrives_with_code_and_text(path: Path) -> No
     assert caught.value.code == "no_plan"
 
 
-@pytest.mark.parametrize(("op", "told"), [("break", "ZeroDivisionError: nobody"), ("odd", "TypeError")])
+@pytest.mark.parametrize(
+    ("op", "told"),
+    [("break", "ZeroDivisionError: nobody"), ("odd", "TypeError"), ("lose", "BrokenResourceError")],
+)
 async def test_an_unforeseen_error_is_told_and_the_server_lives_on(path: Path, op: str, told: str) -> None:
     with pytest.raises(RemoteError, match=told) as caught:
         await request(path, op)
@@ -264,8 +271,9 @@ async def test_more_clients_than_places_are_refused_until_one_leaves(
             nursery.start_soon(request, path, "hang")
         await double.hanging.wait()
         await wait_all_tasks_blocked(0.01)
-        with pytest.raises(RemoteError, match="clients are connected already"):
+        with pytest.raises(RemoteError, match="clients are connected already") as caught:
             await request(path, "echo")
+        assert caught.value.code == "busy"
         nursery.cancel_scope.cancel()
     await wait_all_tasks_blocked(0.01)
     assert (await request(path, "echo"))["ok"]

@@ -2,8 +2,8 @@
 
 Every host in turn is the anchor of a first ring: it and those hosts that add layers most cheaply near it, until all layers
 are covered, in the order of nearest neighbours. The best of these rings are improved step by step (a host added,
-removed, replaced or moved, two exchanged, a stretch of the ring reversed) until no step helps. Last, the exact search runs on the
-best ring's members and the hosts around them, as far as it can take them.
+removed, replaced or moved, two exchanged, a stretch of the ring reversed) until no step helps or the bound on steps is
+reached. Last, the exact search runs on the best ring's members and the hosts around them, as far as it can take them.
 
 A ring that lacks an edge, or does not cover all layers, is worse than any that works, but may be a step towards one.
 """

@@ -7,7 +7,7 @@ given (invariant I3).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -124,23 +124,21 @@ def compute_ring(request: PlanRequest) -> RingPlan:
     return _ring_plan(request, pool, order, cuts, barred)
 
 
-def stage_costs(stages: Iterable[Stage], hosts: Iterable[Announcement]) -> tuple[StageCost, ...]:
+def stage_costs(stages: Sequence[Stage], hosts: Iterable[Announcement]) -> tuple[StageCost, ...]:
     """Return what the model of speed has to know of a ring, from its stages and their hosts' announcements.
 
     Raises:
         KeyError: a stage's host is not among `hosts`.
 
     """
-    ring, by_peer = tuple(stages), {host.peer: host for host in hosts}
-    return tuple(
-        StageCost(
-            stage.hi - stage.lo,
-            by_peer[stage.peer].layer_ns,
-            by_peer[stage.peer].tail_ns if stage is ring[-1] else 0,
-            stage.hop_us,
-        )
-        for stage in ring
-    )
+    by_peer = {host.peer: host for host in hosts}
+    *others, tail = stages
+    costs = [_cost(by_peer[stage.peer], stage.hi - stage.lo, stage.hop_us, tail=False) for stage in others]
+    return (*costs, _cost(by_peer[tail.peer], tail.hi - tail.lo, tail.hop_us, tail=True))
+
+
+def _cost(host: Announcement, layers: int, hop_us: int, *, tail: bool) -> StageCost:
+    return StageCost(layers, host.layer_ns, host.tail_ns if tail else 0, hop_us)
 
 
 def _barred(request: PlanRequest) -> dict[PeerId, str]:
@@ -177,14 +175,14 @@ def _ring_plan(
     cuts: tuple[int, ...],
     barred: dict[PeerId, str],
 ) -> RingPlan:
-    limits = {host.peer: host.memory_limit for host in request.hosts}
+    by_peer = {host.peer: host for host in request.hosts}
     stages = []
     for place, index in enumerate(order):
-        host, lo, hi = pool.hosts[index], cuts[place], cuts[place + 1]
+        host, lo, hi = by_peer[pool.hosts[index].peer], cuts[place], cuts[place + 1]
         memory = request.shape.block_memory(lo, hi, context=request.context, sessions=request.sessions)
-        compute = (hi - lo) * host.layer_ns + (host.tail_ns if hi == pool.layers else 0)
         hop = pool.hop_us[index][order[(place + 1) % len(order)]] or 0  # a ring of one has no edge
-        stages.append(Stage(host.peer, lo, hi, memory.total, limits[host.peer], compute, hop))
+        compute = _cost(host, hi - lo, hop, tail=hi == pool.layers).compute_ns(1)
+        stages.append(Stage(host.peer, lo, hi, memory.total, host.memory_limit, compute, hop))
     duration = circuit_ns(stage_costs(stages, request.hosts))
     rate = predicted_millitokens_per_second(duration)
     left_out = barred | _not_chosen(pool, order)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import trio
-from ring.hello import WIRE, Hello
 
 from ring.announcement import Announcement, AnnouncementError, HostState, SignedAnnouncement, signed, verified
 from ring.envelope import EnvelopeError
+from ring.hello import WIRE, Hello
 from ring.identity import PeerId
 from swarmd import __version__
 from swarmd.activity import Activity
@@ -43,7 +43,7 @@ class Announcer:
         self._facts = facts
         self._meter = meter
         self._activity = activity
-        self._topic = f"/swarmd/{view.swarm}/announce/1"
+        self._topic = f"/swarmd/{view.swarm}/announce/{WIRE}"
 
     def hello(self) -> Hello:
         """Return what this host says first on a new connection."""

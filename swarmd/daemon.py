@@ -55,7 +55,10 @@ async def run_daemon(loaded: Loaded, *, on_ready: Callable[[], None] | None = No
         async with open_node(
             bytes(key.signing_key), config.swarm.listen, announce=config.swarm.announce
         ) as node:
-            await Daemon(config, state, key, incarnation, node, row, source).run(server, on_ready)
+            daemon = Daemon(config, state, key, incarnation, node, row, source)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(daemon.leave_on_signal, nursery.cancel_scope)
+                await daemon.run(server, on_ready)
 
 
 class Daemon:
@@ -111,9 +114,14 @@ class Daemon:
         )
 
     async def run(self, server: ControlServer, on_ready: Callable[[], None] | None) -> None:
-        """Serve until SIGINT or SIGTERM, then leave."""
+        """Serve until cancelled, then say farewell."""
+        try:
+            await self._serve(server, on_ready)
+        finally:
+            await self._say_farewell()
+
+    async def _serve(self, server: ControlServer, on_ready: Callable[[], None] | None) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._leave_on_signal, nursery.cancel_scope)
             for service in (
                 self._view.run,
                 self._serving.run,
@@ -132,7 +140,6 @@ class Daemon:
             self._activity.note("listening", addresses=list(self._node.addresses()))
             if on_ready is not None:
                 on_ready()
-        await self._say_farewell()
 
     def _operations(self) -> Mapping[str, Handler]:
         return {
@@ -152,7 +159,8 @@ class Daemon:
             return
         self._member.shape = self._leadership.shape = self._plans.shape = shape
 
-    async def _leave_on_signal(self, everything: trio.CancelScope) -> None:
+    async def leave_on_signal(self, everything: trio.CancelScope) -> None:
+        """Cancel `everything` on SIGINT or SIGTERM."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async for number in signals:
                 self._activity.note("leaving", f"signal {signal.Signals(number).name}")

@@ -64,10 +64,11 @@ class Engine:
     async def load(
         self, lo: int, hi: int, limits: BlockLimits, progress: Callable[[LoadProgress], None]
     ) -> Inventory:
-        """Load layers [lo, hi). `progress` is called in the event loop's thread."""
+        """Load layers [lo, hi). `progress` is called in the event loop's thread; cancelling ends the load at its next step."""
         token = trio.lowlevel.current_trio_token()
 
         def report(step: LoadProgress) -> None:
+            trio.from_thread.check_cancelled()
             token.run_sync_soon(progress, step)
 
         self.held = None

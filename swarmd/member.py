@@ -101,7 +101,8 @@ class Member:
 
     async def _prepare(self, plan: Plan, stage: Stage, link: Link) -> None:
         await self._release("a new plan is being prepared")
-        self._hold(plan, stage, "loading", 0, 0)
+        self._hold(plan, stage, "loading", 0, stage.memory_bytes)
+        await link.send({"op": "progress", "done": 0, "total": stage.memory_bytes})
         self._activity.note("loading", plan=plan.id, block=f"[{stage.lo}, {stage.hi})")
         try:
             await self._load(plan, stage, link)
@@ -110,7 +111,7 @@ class Member:
             self._activity.note("load_failed", str(error), plan=plan.id)
             await link.send({"op": "refused", "code": error.code, "message": str(error)})
             return
-        await self._ring.begin(plan, lambda reason: self._broken(plan, stage, reason))
+        await self._ring.begin(plan, lambda reason: self._broken(plan, reason))
         self._hold(plan, stage, "ready", 1, 1)
         try:
             await link.send({"op": "ready"})
@@ -118,7 +119,8 @@ class Member:
                 await self._ring.open_downstream()
                 self._serving(plan, stage)
                 await link.send({"op": "active"})
-                return
+                if await self._complete(link):
+                    return
             await self._release("the assignment was called off")
         except NetError as error:
             await self._release(str(error))
@@ -141,19 +143,36 @@ class Member:
         async def pass_on() -> None:
             async for step in reports:
                 self._hold(plan, stage, "loading", step.done, step.total)
-                await link.send({"op": "progress", "done": step.done, "total": step.total})
+                try:
+                    await link.send({"op": "progress", "done": step.done, "total": step.total})
+                except LinkLost:
+                    return  # what is loaded will serve the next leader's plan
                 await trio.sleep(_REPORT_EVERY)
 
+        failure: RuntimeFailure | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pass_on)
-            inventory = await self._engine.load(stage.lo, stage.hi, limits, report)
+            try:
+                await self._engine.load(stage.lo, stage.hi, limits, report)
+            except RuntimeFailure as error:
+                failure = error
             nursery.cancel_scope.cancel()
-        self._facts.update(memory_free=self._facts.memory_limit - inventory.memory.total)
+        if failure is not None:
+            raise failure
+        self._facts.update(memory_free=self._facts.memory_limit - stage.memory_bytes)
 
     async def _told_to_activate(self, link: Link) -> bool:
         """Wait for the slowest member, however long it takes: the leader ends the link when it gives up or dies."""
         message = await link.receive()
         return message.get("op") == "activate"
+
+    async def _complete(self, link: Link) -> bool:
+        """Wait for the other members: the leader ends the link when all are active, or says that it gives up."""
+        try:
+            await link.receive()
+        except LinkLost:
+            return True
+        return False
 
     def _serving(self, plan: Plan, stage: Stage) -> None:
         self._hold(plan, stage, "serving", 1, 1)
@@ -164,13 +183,19 @@ class Member:
         held = BlockHeld(plan.id, plan.body.shape.model_id, stage.lo, stage.hi, state, done, total)
         self._facts.update(block=held)
 
-    def _broken(self, plan: Plan, stage: Stage, reason: str) -> None:
-        """Called by the runner when an edge is lost: the block stays loaded, the ring is gone."""
+    def _broken(self, plan: Plan, reason: str) -> None:
+        """Called by the runner when an edge is lost."""
         block = self._facts.block
         if block is not None and block.plan == plan.id:
             self._activity.note("ring_broken", reason, plan=plan.id)
-            self._facts.update(block=replace(block, plan="", state="ready"), state="standby")
+            self._out_of_ring()
 
     async def _release(self, reason: str) -> None:
-        """End the ring that this host serves, if any; the block stays loaded for the next plan to find."""
+        """End the ring that this host serves, if any."""
+        self._out_of_ring()
         await self._ring.end("ring_changed", reason)
+
+    def _out_of_ring(self) -> None:
+        """Say that this host serves no ring; its block stays loaded for the next plan to find."""
+        if (block := self._facts.block) is not None:
+            self._facts.update(block=replace(block, plan="", state="ready"), state="standby")

@@ -19,7 +19,8 @@ from ring.election import (
 )
 from ring.envelope import EnvelopeError
 from ring.identity import PeerId
-from ring.membership import (
+from ring.membership import LifeState, Membership, MembershipTimings
+from ring.membership_events import (
     HostDied,
     HostJoined,
     HostLeft,
@@ -27,10 +28,7 @@ from ring.membership import (
     HostRefused,
     HostRestarted,
     HostSuspected,
-    LifeState,
-    Membership,
     MembershipEvent,
-    MembershipTimings,
 )
 from swarmd.activity import Activity
 from swarmd.changes import Changes
@@ -98,11 +96,24 @@ class SwarmView:
     def heard_bytes(self, data: bytes) -> bool:
         """Take a signed announcement as it came over the network; returns whether it is sound."""
         try:
-            self.heard(verified(data))
+            signed = verified(data)
         except (AnnouncementError, EnvelopeError) as error:
             self._activity.note("announcement_refused", str(error))
             return False
+        if signed.announcement.peer == self.peer:
+            self._hear_own(signed.announcement)
+        else:
+            self.heard(signed)
         return True
+
+    def _hear_own(self, said: Announcement) -> None:
+        """Notice when somebody else speaks with this host's key: the others cannot tell the two apart."""
+        if self._membership.is_news(said):
+            self._activity.note(
+                "identity_in_use",
+                "another daemon uses this host's identity.key, or an older copy of state.dir was restored: "
+                "stop the other one, or remove identity.key here",
+            )
 
     def heard(self, signed: SignedAnnouncement) -> None:
         """Take a verified announcement."""

@@ -1,4 +1,4 @@
-"""Candidate: a host as the planner sees it, reduced to which blocks it can hold, how fast it is and whom it reaches."""
+"""Candidate: a host as the planner sees it: which blocks it can hold, how fast it is and whom it reaches."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ring.throughput import NS_PER_US, layer_ns_at, one_way_us
 class Reach:
     """The blocks that fit into a memory limit, which depends on where in the model they lie.
 
-    The memory of a block grows with every layer at either end, so the blocks that end at a layer and fit are those that
-    start no earlier than some first layer.
+    The memory of a block grows with every layer at either end, so the blocks that end at a layer and fit
+    are those that start no earlier than some first layer.
 
     Attributes:
         head: the most layers m < L that [0, m) may have (the embedding included); 0 when none fits.
         solo: whether [0, L) fits.
-        first: for each end m in 0 … L the least start lo ≥ 1 such that [lo, m) fits (with the tail's part if m = L);
-            m when none does. Never decreases with m.
+        first: for each end m in 0 … L the least start lo ≥ 1 such that [lo, m) fits (with the tail's part
+            if m = L); m when none does. Never decreases with m.
 
     """
 
@@ -57,8 +57,8 @@ class Pool:
     Attributes:
         layers: how many layers the model has.
         hosts: the candidates, ascending in peer; elsewhere they are named by their index here.
-        hop_us: one-way microseconds from host to host, the same both ways; None where the two ends have not both
-            measured the edge, and on the diagonal.
+        hop_us: one-way microseconds from host to host, the same both ways; None where the two ends have not
+            both measured the edge, and on the diagonal.
 
     """
 
@@ -70,13 +70,6 @@ class Pool:
         """Return the one-way nanoseconds of an edge, or None where there is none."""
         hop = self.hop_us[here][there]
         return None if hop is None else hop * NS_PER_US
-
-    def circuit_hops_ns(self, order: Sequence[int]) -> int | None:
-        """Return the nanoseconds of all hops of a ring, the return edge included; None if an edge is missing."""
-        if len(order) == 1:
-            return 0
-        hops = [self.hop_ns(here, there) for here, there in zip(order, (*order[1:], order[0]), strict=True)]
-        return None if None in hops else sum(hop for hop in hops if hop is not None)
 
     def only(self, members: Sequence[int]) -> Pool:
         """Return the pool of some of the hosts; `members` are ascending indices."""

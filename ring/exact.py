@@ -1,13 +1,16 @@
-"""The exact search for a ring: the optimum over all subsets of a small pool, all orders, all heads and all splits.
+"""The exact search for a ring: the optimum over all subsets of a small pool, all orders, all heads and all
+splits.
 
-Held and Karp's dynamic programming for shortest tours (1962), widened by the layers: for each head, the state is
-(set of hosts used, last host), and its value is a vector, the least nanoseconds in which exactly those hosts can cover
-[0, m), for each m. A host is appended by one pass over the vector (see ring/split.py). No triangle inequality and no equal
-layers are assumed. States that cannot beat the best ring found so far are dropped (branch and bound).
+Held and Karp's dynamic programming for shortest tours (1962), widened by the layers: for each head, the
+state is (set of hosts used, last host), and its value is a vector, the least nanoseconds in which exactly
+those hosts can cover [0, m), for each m. A host is appended by one pass over the vector (see
+ring/split.py). No triangle inequality and no equal layers are assumed. States that cannot beat the best
+ring found so far are dropped (branch and bound).
 
-Ties are broken by fewer stages, then by the lexicographically first peers. For that, a cost is one integer: nanoseconds,
-shifted up to leave room for the ring's members as digits, first the head. Of two costs for the same set and layers
-the smaller integer has the smaller time, or at equal times the earlier order, and both parts stay additive.
+Ties are broken by fewer stages, then by the lexicographically first peers. For that, a cost is one integer:
+nanoseconds, shifted up to leave room for the ring's members as digits, first the head. Of two costs for the
+same set and layers the smaller integer has the smaller time, or at equal times the earlier order, and both
+parts stay additive.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ _State = tuple[int, int]  # (set of used hosts as bits, last host)
 
 
 def exact_order(pool: Pool) -> tuple[int, ...] | None:
-    """Return the members of the best ring in order, head first, as indices into the pool; None if there is no ring.
+    """Return the members of the best ring in order, head first, as indices into the pool; None if there is
+    no ring.
 
     Takes time and memory in O(n² · 2ⁿ · layers) for n hosts.
     """
@@ -94,7 +98,7 @@ class _ExactSearch:
         return [cost if cost >= UNREACHABLE else cost + digit for cost in extended]
 
     def _drop_hopeless(self, state: _State, costs: list[int], head: int) -> bool:
-        """Make unreachable what cannot be completed within the best cost; tell whether anything is left to extend."""
+        """Drop what cannot be completed within the best cost; tell whether anything is left to extend."""
         used, last = state
         layers = self._pool.layers
         costs[layers] = UNREACHABLE
@@ -109,7 +113,7 @@ class _ExactSearch:
         return min(costs) < UNREACHABLE
 
     def _least_compute(self, used: int) -> list[int]:
-        """Return for each number of layers a time that the unused hosts need at least, wherever the layers lie."""
+        """Return for each number of layers a time that the unused hosts need at least."""
         if used not in self._least:
             unused = [host for index, host in enumerate(self._pool.hosts) if not used >> index & 1]
             ending = min((host.tail_ns for host in unused), default=0)
@@ -134,7 +138,7 @@ class _ExactSearch:
 
 
 def _shortest_ways(pool: Pool) -> list[list[int | None]]:
-    """Return the nanoseconds of the shortest way between any two hosts, over others if need be (Floyd, 1962)."""
+    """Return the nanoseconds of the shortest way, over others if need be, between any two (Floyd, 1962)."""
     count = len(pool.hosts)
     ways = [[0 if a == b else pool.hop_ns(a, b) for b in range(count)] for a in range(count)]
     for via in range(count):

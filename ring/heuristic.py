@@ -1,11 +1,14 @@
-"""The heuristic search for a ring in a pool that is too large for the exact one. Deterministic, but not always optimal.
+"""The heuristic search for a ring in a pool that is too large for the exact one. Deterministic, but not
+always optimal.
 
-Every host in turn is the anchor of a first ring: it and those hosts that add layers most cheaply near it, until all layers
-are covered, in the order of nearest neighbours. The best of these rings are improved step by step (a host added,
-removed, replaced or moved, two exchanged, a stretch of the ring reversed) until no step helps or the bound on steps is
-reached. Last, the exact search runs on the best ring's members and the hosts around them, as far as it can take them.
+Every host in turn is the anchor of a first ring: it and those hosts that add layers most cheaply near it,
+until all layers are covered, in the order of nearest neighbours. The best of these rings are improved step
+by step (a host added, removed, replaced or moved, two exchanged, a stretch of the ring reversed) until no
+step helps or the bound on steps is reached. Last, the exact search runs on the best ring's members and the
+hosts around them, as far as it can take them.
 
-A ring that lacks an edge, or does not cover all layers, is worse than any that works, but may be a step towards one.
+A ring that lacks an edge, or does not cover all layers, is worse than any that works, but may be a step
+towards one.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ class _Value:
 
 
 def heuristic_order(pool: Pool, exact_hosts: int) -> _Order | None:
-    """Return the members of a good ring in order, head first, as indices into the pool; None if none was found.
+    """Return the members of a good ring in order, head first, as indices into the pool; None if none was
+    found.
 
     Args:
         pool: the hosts.
@@ -62,7 +66,7 @@ def heuristic_order(pool: Pool, exact_hosts: int) -> _Order | None:
 
 
 def _best_improved(pool: Pool, seeds: Sequence[_Value]) -> _Value:
-    """Return the best ring to which some of the best seeds lead; as long as none works, more of them are tried."""
+    """Return the best ring to which some of the best seeds lead; as long as none works, more are tried."""
     improvement = _Improvement(pool)
     found: list[_Value] = []
     for seed in seeds[:_SEEDS_IF_NONE_WORKS]:
@@ -73,7 +77,7 @@ def _best_improved(pool: Pool, seeds: Sequence[_Value]) -> _Value:
 
 
 def _price(pool: Pool, anchor: int, host: int) -> int:
-    """Return what a layer at `host` costs a ring near `anchor`: its time and its share of the detour, nanoseconds."""
+    """Return the nanoseconds a layer at `host` costs a ring near `anchor`: its time and part of the detour."""
     candidate = pool.hosts[host]
     most = candidate.reach.most_layers(pool.layers)
     detour = 0 if anchor == host else pool.hop_ns(anchor, host)
@@ -141,7 +145,7 @@ class _Improvement:
         self._fastest = min(host.layer_ns for host in pool.hosts) * pool.layers
 
     def improve(self, value: _Value) -> _Value:
-        """Return the ring to which the first helpful step, taken again and again, leads within _EVALUATIONS rings."""
+        """Return the ring to which taking the first helpful step again and again leads."""
         self._left = _EVALUATIONS
         while (better := self._first_better(value)) is not None:
             value = better

@@ -1,8 +1,8 @@
 """Plan: a ring that a leader has signed, together with the inputs it was computed from.
 
-A plan is a JSON document (schema `swarmd-plan/1`) that is signed in its canonical form. It carries the signed announcements
-of all hosts that were considered, so every host can check it by computing it again (invariant I3): same inputs, same
-bytes.
+A plan is a JSON document (schema `swarmd-plan/1`) that is signed in its canonical form. It carries the
+signed announcements of all hosts that were considered, so every host can check it by computing it again
+(invariant I3): same inputs, same bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _MAX_REASON = 200
 
 
 class PlanRefused(Exception):
-    """A plan fails a check and must not be followed. `check` names it; the text says what to do or whom to ask.
+    """A plan fails a check and must not be followed. `check` names it; the text says what to do or whom to
+    ask.
 
     check is one of: schema, signature, leader, term, swarm, model, shape, inputs, recompute, member, memory.
     """
@@ -87,7 +88,8 @@ class Plan:
         return next((stage for stage in self.stages if stage.peer == peer), None)
 
     def next_of(self, peer: PeerId) -> PeerId:
-        """Return the host to which `peer` sends: the next stage, after the tail the head (in a ring of one, itself).
+        """Return the host to which `peer` sends: the next stage, after the tail the head (in a ring of one,
+        itself).
 
         Raises:
             ValueError: the host is not in the ring.
@@ -169,7 +171,8 @@ def parse_plan(data: bytes) -> Plan:
 
 
 def verify_plan(plan: Plan, *, leader: PeerId, term: int, shape: ModelShape, swarm: str) -> None:
-    """Check a plan against what this host knows itself, and by computing it again (as long as make_plan takes).
+    """Check a plan against what this host knows itself, and by computing it again (as long as make_plan
+    takes).
 
     Args:
         plan: the plan.
@@ -179,8 +182,8 @@ def verify_plan(plan: Plan, *, leader: PeerId, term: int, shape: ModelShape, swa
         swarm: this host's swarm.
 
     Raises:
-        PlanRefused: the first check that fails, in the order signature, leader, term, swarm, model, shape, inputs,
-            recompute.
+        PlanRefused: the first check that fails, in the order signature, leader, term, swarm, model, shape,
+            inputs, recompute.
 
     """
     body = plan.body
@@ -198,7 +201,8 @@ def check_own(plan: Plan, self_peer: PeerId, memory_limit: int) -> Stage:
     """Return the stage that this host is to serve, after checking that it can.
 
     Raises:
-        PlanRefused: check "member": the host is not in the ring; "memory": its block needs more than it may use.
+        PlanRefused: check "member": the host is not in the ring; "memory": its block needs more than it may
+            use.
 
     """
     stage = plan.stage_of(self_peer)

@@ -1,4 +1,4 @@
-"""The JSON form of a plan, `swarmd-plan/1`: strict reading and writing of everything in it but key and signature."""
+"""The JSON form of a plan, `swarmd-plan/1`: strict reading and writing of all but key and signature."""
 
 from __future__ import annotations
 
@@ -113,7 +113,8 @@ def read_object(data: bytes) -> dict[str, object]:
 
 
 def read_body(fields: Mapping[str, object]) -> PlanBody:
-    """Return what a plan's JSON object says; the fields in it that are not the body's must have been taken out.
+    """Return what a plan's JSON object says; the fields in it that are not the body's must have been taken
+    out.
 
     Raises:
         FieldError: a field is missing, unknown or out of its range, or the ring does not tile the model.

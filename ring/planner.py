@@ -1,8 +1,8 @@
 """The planner: which hosts form the ring, in which order, and how many layers each of them serves.
 
-The ring with the least circuit time of a one-token frame (see ring/throughput.py) wins among all that fit into the
-hosts' memory and use only edges that both ends have measured. Same request, same plan, in whatever order the hosts are
-given (invariant I3).
+The ring with the least circuit time of a one-token frame (see ring/throughput.py) wins among all that fit
+into the hosts' memory and use only edges that both ends have measured. Same request, same plan, in whatever
+order the hosts are given (invariant I3).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXACT_HOSTS = 8
 
 
 class NoPlan(Exception):
-    """No ring of the hosts at hand can serve the model. Do what the text says: mostly, add a host or lower the context."""
+    """No ring of the hosts at hand can serve the model. Do what the text says: add a host, say."""
 
     code: ClassVar[str] = "no_plan"
 
@@ -39,7 +39,8 @@ class PlanRequest:
         swarm: the swarm's name.
         leader: who plans; term: its term; number: counts the leader's plans of the term.
         shape: the model's sizes.
-        context: tokens per session; sessions: how many at once. Their KV cache is part of every block's memory.
+        context: tokens per session; sessions: how many at once. Their KV cache is part of every block's
+            memory.
         hosts: what the live hosts announce, in any order.
         excluded: (peer, reason) of hosts that must not be used, such as one that refused the last plan.
 

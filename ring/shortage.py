@@ -45,7 +45,8 @@ def certain_shortage(
 
 
 def searched_shortage(pool: Pool, search: Callable[[Pool], tuple[int, ...] | None]) -> str:
-    """Return one line that says why a search found no ring: for want of edges, or because layers are indivisible.
+    """Return one line that says why a search found no ring: for want of edges, or because layers are
+    indivisible.
 
     Args:
         pool: the hosts.

@@ -1,8 +1,8 @@
 """Split: how many layers each host of a ring serves, once the hosts and their order are chosen.
 
-A host's compute time grows by the same amount with every layer, but how many layers fit depends on which ones they are
-(layers differ in size, the head holds the embedding, the tail the lm_head), so the split is found by dynamic programming
-over layer boundaries and not by filling the fastest host first.
+A host's compute time grows by the same amount with every layer, but how many layers fit depends on which
+ones they are (layers differ in size, the head holds the embedding, the tail the lm_head), so the split is
+found by dynamic programming over layer boundaries and not by filling the fastest host first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNREACHABLE = 1 << 300
 
 
 def head_costs(host: Candidate, layers: int) -> list[int]:
-    """Return for each m in 0 … `layers` what it costs that the head serves [0, m): nanoseconds, or UNREACHABLE."""
+    """Return for each m the nanoseconds that the head needs for [0, m), or UNREACHABLE."""
     costs = [UNREACHABLE] * (layers + 1)
     for end in range(1, host.reach.head + 1):
         costs[end] = end * host.layer_ns
@@ -29,8 +29,8 @@ def head_costs(host: Candidate, layers: int) -> list[int]:
 def extended_costs(costs: Sequence[int], host: Candidate, unit: int = 1) -> list[int]:
     """Return the least costs of covering [0, m) after `host` has been appended with at least one layer.
 
-    extended[m] = min over first[m] ≤ lo < m of costs[lo] + (m - lo) · layer_ns, plus tail_ns at the last layer.
-    first[m] never decreases, so one pass with a monotonic queue finds all the minima in O(layers).
+    extended[m] = min over first[m] ≤ lo < m of costs[lo] + (m - lo) · layer_ns, plus tail_ns at the last
+    layer. first[m] never decreases, so one pass with a monotonic queue finds all the minima in O(layers).
 
     Args:
         costs: the least cost of covering [0, m) without the host, for each m.
@@ -61,8 +61,8 @@ def extended_costs(costs: Sequence[int], host: Candidate, unit: int = 1) -> list
 def best_cuts(pool: Pool, order: Sequence[int]) -> tuple[int, ...] | None:
     """Return the boundaries 0 = c_0 < c_1 < … < c_k = L of the best split of a ring; None if no split fits.
 
-    Best is the least compute time in all; of those the least time of the slowest stage, which is what frames in flight
-    wait for; of those the one whose last cuts come first.
+    Best is the least compute time in all; of those the least time of the slowest stage, which is what
+    frames in flight wait for; of those the one whose last cuts come first.
     """
     layers = pool.layers
     # rows[i][m]: (compute, slowest stage, start of stage i) for stages 0 … i covering [0, m)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,9 @@ class Checkpoint:
             CheckpointError: the file is missing, broken or lacks the tensor.
 
         """
-        try:
-            return LazyTensor(name, self._handle(self.file_of[name]).get_slice(name), read)
-        except SafetensorError as error:
-            raise CheckpointError(
-                f"{self.path / self.file_of[name]}: tensor {name} cannot be read: {error}"
-            ) from error
+        file = self.file_of[name]
+        with _reading(name, self.path / file):
+            return LazyTensor(name, self.path / file, self._handle(file).get_slice(name), read)
 
     def _read_index(self) -> dict[str, str]:
         if not self.exists(self.path):
@@ -93,14 +91,18 @@ class Checkpoint:
 class LazyTensor:
     """A tensor of a file that transformers reads with [...] once it needs it."""
 
-    def __init__(self, name: str, content: Any, read: Callable[[str, torch.Tensor], None]) -> None:
+    def __init__(
+        self, name: str, file: Path, content: Any, read: Callable[[str, torch.Tensor], None]
+    ) -> None:
         self._name = name
+        self._file = file
         self._content = content
         self._read = read
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         """Read (a part of) the tensor."""
-        tensor: torch.Tensor = self._content[index]
+        with _reading(self._name, self._file):
+            tensor: torch.Tensor = self._content[index]
         self._read(self._name, tensor)
         return tensor
 
@@ -108,6 +110,10 @@ class LazyTensor:
         """Return the shape as the file's header says it."""
         return list(self._content.get_shape())
 
-    def get_dtype(self) -> str:
-        """Return safetensors' name of the dtype."""
-        return str(self._content.get_dtype())
+
+@contextmanager
+def _reading(name: str, file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{file}: tensor {name} cannot be read: {error}") from error

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pynvml
 import torch
 
-from runtimes.base import RuntimeFailure
+from runtimes.base import MemoryExceeded, RuntimeFailure
 from runtimes.memory import cpu_memory_free
 
 
@@ -52,3 +55,18 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has computed everything that was asked of it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+@contextmanager
+def out_of_memory(doing: str) -> Iterator[None]:
+    """Turn the device's refusal of memory into ours."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise MemoryExceeded(f"{doing}: the device has no memory left: {error}") from error
+    except MemoryError as error:
+        raise MemoryExceeded(f"{doing}: the host has no memory left") from error
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):  # all that torch's CPU allocator says of itself
+            raise
+        raise MemoryExceeded(f"{doing}: the host has no memory left: {error}") from error

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +17,6 @@ from runtimes.base import (
     FrameOutput,
     Inventory,
     LoadProgress,
-    MemoryExceeded,
     ModelSource,
     NothingLoaded,
     Probe,
@@ -26,7 +24,7 @@ from runtimes.base import (
 )
 from runtimes.hf.block import Block
 from runtimes.hf.cache import BlockCache
-from runtimes.hf.device import choose_device, describe, memory_free
+from runtimes.hf.device import choose_device, describe, memory_free, out_of_memory
 from runtimes.hf.frames import compute, parse
 from runtimes.hf.probe import probe_model
 from runtimes.hf.profile import Profile, profile_model
@@ -96,7 +94,7 @@ class HfRuntime:
         limits = BlockLimits(self.memory_free(), max(widths, default=1), 1)
         for layer in {last // 2, last}:
             admit(model.shape, layer, layer + 1, limits)
-        with _out_of_memory(f"probing {source.model_id}"):
+        with out_of_memory(f"probing {source.model_id}"):
             return probe_model(source, model.profile, self._dtype, self._device, widths)
 
     def load(
@@ -113,7 +111,7 @@ class HfRuntime:
         memory = admit(model.shape, lo, hi, limits)
         self.unload()
         block = Block(model.skeleton, model.profile, lo, hi, self._device)
-        with _out_of_memory(f"loading layers [{lo}, {hi}) of {source.model_id}"):
+        with out_of_memory(f"loading layers [{lo}, {hi}) of {source.model_id}"):
             block.load(source, memory.weights, progress)
         progress(LoadProgress(memory.weights, memory.weights, "ready"))
         inventory = Inventory(
@@ -159,7 +157,7 @@ class HfRuntime:
                 f"session {frames[0].session!r} is not open on this host: no block is loaded"
             )
         block, sessions = self._loaded.block, self._loaded.sessions
-        with torch.inference_mode(), _out_of_memory("computing a frame"):
+        with torch.inference_mode(), out_of_memory("computing a frame"):
             parsed = [parse(block, frame) for frame in frames]
             sessions.check(frames, [frame.width for frame in parsed])
             return [
@@ -173,18 +171,3 @@ class HfRuntime:
         check_identity(source, layers=len(skeleton.layers), architectures=architectures)
         profile = profile_model(skeleton)
         return _Model(skeleton, profile, model_shape(source.model_id, skeleton, profile))
-
-
-@contextmanager
-def _out_of_memory(doing: str) -> Iterator[None]:
-    """Turn the device's refusal of memory into ours."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise MemoryExceeded(f"{doing}: the device has no memory left: {error}") from error
-    except MemoryError as error:
-        raise MemoryExceeded(f"{doing}: the host has no memory left") from error
-    except RuntimeError as error:
-        if "can't allocate memory" not in str(error):  # all that torch's CPU allocator says of itself
-            raise
-        raise MemoryExceeded(f"{doing}: the host has no memory left: {error}") from error

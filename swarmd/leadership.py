@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import trio
 
 from conf.schema import Config
@@ -67,7 +69,7 @@ class Leadership:
             self._plans.clear(f"hosts are still coming and going; planning in {settled_in:.0f} s")
             return
         try:
-            plan = self._plan(shape)
+            plan = await self._plan(shape)
         except NoPlan as error:
             self._plans.clear(str(error))
             return
@@ -75,13 +77,14 @@ class Leadership:
         self._plans.clear(f"the hosts of plan {plan.id[:8]} are loading their blocks")
         await self._carry_out(plan)
 
-    def _plan(self, shape: ModelShape) -> Plan:
-        now = trio.current_time()
+    async def _plan(self, shape: ModelShape) -> Plan:
+        """Plan in a thread: in a large pool it takes seconds. Raises NoPlan."""
         self._number += 1
         hosts = self._view.alive()
         for host in hosts:
             self._excluded.seen(host.announcement.peer, host.announcement.incarnation)
-        return make_plan(
+        plan = partial(
+            make_plan,
             self._key.signing_key,
             swarm=self._view.swarm,
             term=self._view.term,
@@ -90,8 +93,9 @@ class Leadership:
             context=self._config.model.context,
             sessions=self._config.model.sessions,
             inputs=hosts,
-            excluded=dict(self._excluded.excluded(now)),
+            excluded=dict(self._excluded.excluded(trio.current_time())),
         )
+        return await trio.to_thread.run_sync(plan)
 
     async def _carry_out(self, plan: Plan) -> None:
         outcome = await self._assigner.assign(plan)

@@ -56,8 +56,19 @@ class LocalHost:
         return await self.ask("status")
 
     async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """Ask the daemon's control socket."""
-        return await control.request(self.socket, op, **fields)
+        """Ask the daemon's control socket.
+
+        Raises:
+            control.DaemonNotRunning: it does not listen yet.
+            LocalSwarmFailed: it has ended; says what it said last.
+
+        """
+        try:
+            return await control.request(self.socket, op, **fields)
+        except control.DaemonNotRunning:
+            if self.running:
+                raise
+            raise LocalSwarmFailed(f"{self.name} ended: {self.last_words()}") from None
 
     async def addresses(self) -> list[str]:
         """Wait until the daemon listens, and return its multiaddrs."""

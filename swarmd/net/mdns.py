@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -134,6 +135,11 @@ def read_record(name: str, properties: dict[bytes, bytes | None], swarm: str) ->
 
 
 def _start(interfaces: Sequence[str] | None) -> Zeroconf:
+    for interface in interfaces or ():  # zeroconf would leave its sockets open if one of them did not exist
+        with socket.socket(
+            socket.AF_INET6 if ":" in interface else socket.AF_INET, socket.SOCK_DGRAM
+        ) as probe:
+            probe.bind((interface, 0))
     return Zeroconf(interfaces=InterfaceChoice.All if interfaces is None else list(interfaces))
 
 

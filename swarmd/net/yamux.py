@@ -27,6 +27,7 @@ class SafeStream(yamux.YamuxStream):  # type: ignore[misc]  # libp2p is untyped 
 
     _send_window = 0
     _window_opened: trio.Event | None = None
+    _consumed = 0  # bytes read since the peer was last given credit
 
     @property
     def send_window(self) -> int:
@@ -105,8 +106,11 @@ class SafeStream(yamux.YamuxStream):  # type: ignore[misc]  # libp2p is untyped 
         del buffer[:size]
         if self.closed and not buffer:
             await self.conn._finalize_stream(self, fully_closed=True)
-        elif not self.recv_closed:
-            await self._auto_tune_and_send_window_update(bytes_read=size)
+        self._consumed += size
+        # Half a window at a time: stock, small reads cost one frame of credit each.
+        if self._consumed >= self.target_recv_window // 2 and not self.recv_closed:
+            consumed, self._consumed = self._consumed, 0
+            await self._auto_tune_and_send_window_update(bytes_read=consumed)
         return data
 
 

@@ -176,7 +176,7 @@ def _text(value: object) -> Text:
 
 
 def _size(count: int | None) -> str:
-    return "-" if count is None else ByteSize(count).human_readable(separator=" ")
+    return "-" if not count else ByteSize(count).human_readable(separator=" ")
 
 
 def _milliseconds(value: float | None) -> str:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -480,3 +481,67 @@ def test_tokens_per_second_counts_from_the_first_token_on() -> None:
     assert answer.tok_s == 2.0
     answer = generate_module.Answer(tokens=[1], done={"timing": {"ttft_us": 500_000, "total_us": 500_000}})
     assert answer.tok_s == 2.0
+
+
+@pytest.mark.parametrize(("identical", "status"), [(True, ExitStatus.OK), (False, ExitStatus.FAILED)])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_the_demo_shows_plan_text_and_checks_and_fails_when_one_is_false(
+    identical: bool,
+    status: ExitStatus,
+    as_json: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result = {
+        "ok": identical,
+        "hosts": 3,
+        "ring": PLAN["ring"],
+        "text": "Once",
+        "tokens": 1,
+        "identical": identical,
+        "receipts_verified": 2,
+        "tok_s": 9.5,
+        "predicted_tok_s": 12.5,
+    }  # fmt: skip
+
+    async def run_demo(
+        hosts: int, prompt: str | None, max_tokens: int, memory_limit: int | None, on_event: Any
+    ) -> Message:
+        assert (hosts, prompt, max_tokens, memory_limit) == (4, "Hi", 5, None)
+        on_event("stage", {"text": "Starting"})
+        on_event("peers", {"peers": [PEER_ROW]})
+        on_event("plan", PLAN)
+        on_event("text", {"delta": "Once"})
+        on_event("check", {"name": "identical", "ok": identical, "detail": ""})
+        return result
+
+    double = types.ModuleType("swarmd.demo")
+    monkeypatch.setattr(double, "run_demo", run_demo, raising=False)
+    monkeypatch.setitem(sys.modules, "swarmd.demo", double)
+    monkeypatch.setattr("swarmd.cli.demo.logs.configure", lambda level, layout: None)
+    arguments = [
+        "demo",
+        "--hosts",
+        "4",
+        "--prompt",
+        "Hi",
+        "--max-tokens",
+        "5",
+        *(["--json"] if as_json else []),
+    ]
+    assert run(arguments) == status
+    out = capsys.readouterr().out
+    if as_json:
+        assert json.loads(out) == result
+    else:
+        answer = "yes" if identical else "NO"
+        for told in (
+            "Starting",
+            "…NHBox3",
+            "[0, 3)",
+            "Once",
+            f"identical: {answer}",
+            "receipts 2/2 verified",
+            "9.5 tok/s",
+        ):
+            assert told in out

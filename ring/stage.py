@@ -278,9 +278,8 @@ class StageTable:
             )
         self._observe(held, frame, _tensor_parts(activation))
         tokens = frame.tokens if self.role.forward_tokens else None
-        return [
-            Forward(DataFrame(frame.session, frame.epoch, frame.position, frame.width, tokens, activation)),
-        ]
+        onward = DataFrame(frame.session, frame.epoch, frame.position, frame.width, tokens, activation)
+        return [Forward(onward)]
 
     def _observe(self, held: _Held, frame: DataFrame, outputs: Sequence[Buffer]) -> None:
         inputs = [ids_bytes(frame.tokens or ())] if self.role.head else _tensor_parts(frame.tensors)

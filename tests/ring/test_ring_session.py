@@ -176,6 +176,13 @@ def test_an_answer_of_a_past_position_is_ignored_and_is_no_progress() -> None:
     assert session.deadline == before
 
 
+def test_an_answer_of_an_epoch_that_is_over_is_ignored() -> None:
+    session = started()
+    session.epoch = 1
+    assert session.verified(0, 0, [9, 9], 2.0) == []
+    assert session.state is State.PREFILLING
+
+
 @pytest.mark.parametrize(
     ("epoch", "position", "tokens"),
     [(0, 2, [9]), (0, 0, [9]), (0, 0, []), (1, 0, [9, 9]), (0, 0, [9, VOCAB]), (0, 0, [-1, 9])],

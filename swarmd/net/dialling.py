@@ -83,8 +83,8 @@ class Dialling:
                     if await self._try(peer, address, dial) or self._connections.newest(peer) is not None:
                         break
                 dial.trying = None
-            if dial.trying is not None:  # all callers have gone while it was tried
-                self._book.failed(peer, dial.trying)
+            if dial.scope.cancelled_caught and (address := dial.trying or ""):
+                self._book.failed(peer, address)  # all callers have gone while it was tried
         finally:
             dial.over.set()
             self._give_up(peer, dial)

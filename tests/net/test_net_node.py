@@ -414,3 +414,19 @@ async def test_opening_a_node_leaves_the_root_logger_without_a_new_handler(node_
     async with node_of(1), node_of(2):
         pass
     assert logging.getLogger().handlers == before
+
+
+async def test_a_connection_that_ended_gives_its_inbound_slot_back(node_of: NodeOf) -> None:
+    async with node_of(1) as left, node_of(2) as right:
+        for _ in range(3):
+            await left.connect(right.peer_id, right.addresses())
+            await left.disconnect(right.peer_id)
+        with trio.fail_after(20):
+            while right._host.get_network()._inbound_limiter.borrowed_tokens:  # noqa: ASYNC110 - no event for it
+                await trio.sleep(0.02)
+
+
+async def test_an_error_inside_the_block_comes_out_as_it_is(node_of: NodeOf) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with node_of(1):
+            raise KeyError("mine")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import count
 from typing import TypeVar
 
 import msgpack
@@ -13,8 +14,13 @@ from ring.identity import PeerId, PeerIdError, peer_id_of, public_key_of
 MAX_INTEGER = 2**62
 """The largest integer in any message: sums of a few still fit into 64 signed bits in other languages."""
 
+MAX_CONTAINERS = 1 << 16
+"""Most lists and maps in one message: an empty one is a byte on the wire and dozens in memory."""
+
 _PEER_LIMIT = 64
+_SHOWN = 60  # characters of a wrong value in an error
 _Choice = TypeVar("_Choice", bound=str)
+_Container = TypeVar("_Container", list[object], dict[str, object])
 
 
 class FieldError(ValueError):
@@ -31,17 +37,26 @@ def unpack_map(data: bytes, *, limit: int) -> dict[str, object]:
     """Return the one msgpack map with text keys that `data` holds.
 
     Raises:
-        FieldError: longer than `limit` bytes, not msgpack, trailing bytes, not a map, or a key twice.
+        FieldError: longer than `limit` bytes, not msgpack, trailing bytes, not a map, a key twice, or more than
+            MAX_CONTAINERS lists and maps.
 
     """
     if len(data) > limit:
         raise FieldError(f"{len(data)} bytes are more than the {limit} that are allowed")
+    containers = count()
+
+    def admit(value: _Container) -> _Container:
+        if next(containers) >= MAX_CONTAINERS:
+            raise FieldError(f"it holds more than {MAX_CONTAINERS} lists and maps")
+        return value
+
     try:
         value = msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
-            object_pairs_hook=_unique,
+            object_pairs_hook=lambda pairs: admit(_unique(pairs)),
+            list_hook=admit,
             max_str_len=limit,
             max_bin_len=limit,
             max_array_len=limit,
@@ -154,5 +169,9 @@ def required(fields: Mapping[str, object], key: str) -> object:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, list | dict):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, str | bytes):
+        value = value[:_SHOWN]  # a repr of megabytes would cost more than the message did
     text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import trio
@@ -20,13 +21,13 @@ from ring.generation import (
     TokenEvent,
     verify_done,
 )
-from ring.generation_codec import MAX_EVENT, MAX_REQUEST, event_from_map, request_from_map
+from ring.generation_codec import MAX_EVENT, decode_event, decode_request, encode, request_from_map
 from ring.plan import Plan
 from ring.session import Failed, PromptInvalid
 from runtimes.tokenizer import TokenizerError
 from swarmd.control import Emit
 from swarmd.coordinator import Coordinator
-from swarmd.net import Channel, NetError, Node, pack, unpack
+from swarmd.net import Channel, NetError, Node
 from swarmd.plans import Plans
 from swarmd.serving import Serving
 
@@ -85,12 +86,12 @@ class Generation:
             data = await channel.receive()
 
         async def say(event: Event) -> None:
-            await channel.send(pack(event.to_map()))
+            await channel.send(encode(event))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_until_gone, channel, nursery.cancel_scope)
             try:
-                await self._run(request_from_map(unpack(data, limit=MAX_REQUEST)), say)
+                await self._run(decode_request(data), say)
             except RequestError as error:
                 await say(ErrorEvent(error.code, str(error)))
             nursery.cancel_scope.cancel()
@@ -127,7 +128,6 @@ class Generation:
                 await say(ErrorEvent(code, str(error)))
 
     async def _forward(self, request: GenerateRequest, plan: Plan, say: Say) -> None:
-        onward = {**request.to_map(), "forwarded": True}
         heard_last = False
         try:
             channel = await self._node.open(plan.head, PROTOCOL, max_message=MAX_EVENT, timeout=_OPEN_WITHIN)
@@ -136,11 +136,11 @@ class Generation:
             return
         try:
             async with channel:
-                await channel.send(pack(onward))
+                await channel.send(encode(replace(request, forwarded=True)))
                 while not heard_last:
                     with trio.fail_after(self._silence):
                         data = await channel.receive()
-                    event = event_from_map(unpack(data, limit=MAX_EVENT))
+                    event = decode_event(data)
                     heard_last = isinstance(event, Done | ErrorEvent)
                     await say(event)
         except (NetError, trio.EndOfChannel, trio.TooSlowError) as error:

@@ -56,9 +56,9 @@ class Ring:
         assert output.tokens is not None
         return output.tokens
 
-    def generate(self, session: str, prompt: Sequence[int], count: int) -> list[int]:
-        """Prefill in one frame, then decode greedily token by token."""
+    def generate(self, session: str, prompt: Sequence[int], count: int, eos: int | None = None) -> list[int]:
+        """Prefill in one frame, then decode greedily token by token, to `eos` at the latest."""
         tokens = [self.send(session, 0, prompt)[-1]]
-        while len(tokens) < count:
+        while len(tokens) < count and tokens[-1] != eos:
             tokens.append(self.send(session, len(prompt) + len(tokens) - 1, tokens[-1:])[-1])
         return tokens

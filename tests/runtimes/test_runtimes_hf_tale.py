@@ -39,6 +39,7 @@ CHAT = [
     "Hello!",
     "Tell me a story about a dragon.",
 ]
+EOS = 1
 SPLITS = [(0, 8), (0, 3, 8), (0, 2, 5, 8), (0, 1, 4, 6, 8)]
 
 
@@ -55,13 +56,12 @@ def whole() -> Any:
 
 def generate_whole(model: Any, prompt: list[int], count: int) -> list[int]:
     ids = torch.tensor([prompt])
-    # No eos: every generation is as long as asked for.
     out = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
         max_new_tokens=count,
         do_sample=False,
-        eos_token_id=-1,
+        eos_token_id=EOS,
         pad_token_id=2,
     )
     tokens: list[int] = out[0, len(prompt) :].tolist()
@@ -75,7 +75,7 @@ def test_a_split_model_writes_what_the_whole_one_writes(whole: Any, cuts: tuple[
     prompts = prompt_ids()
     assert len(prompts) == 20
     for prompt in prompts[SPLITS.index(cuts) :: len(SPLITS)]:
-        assert ring.generate("s", prompt, 64) == generate_whole(whole, prompt, 64)
+        assert ring.generate("s", prompt, 64, eos=EOS) == generate_whole(whole, prompt, 64)
 
 
 def test_each_block_holds_and_reads_its_own_layers_only() -> None:
@@ -144,7 +144,7 @@ def test_frames_of_several_sessions_go_in_one_call() -> None:
 
 
 def test_a_long_prefill_chooses_what_the_whole_model_chooses_at_its_end(whole: Any) -> None:
-    prompt = (prompt_ids()[10] * 8)[:200]
+    prompt = (prompt_ids()[10] * 20)[:200]
     ring = Ring(HfRuntime, TALE, (0, 5, 8))
     ring.open("s")
     choices = ring.send("s", 0, prompt)

@@ -6,6 +6,7 @@ import trio
 
 from conf.schema import Config
 from registry.shape import ModelShape
+from swarmd import logs
 from swarmd.activity import Activity
 from swarmd.engine import Engine
 from swarmd.facts import OwnFacts
@@ -29,6 +30,7 @@ async def measure_host(config: Config, engine: Engine, facts: OwnFacts, activity
     """
     facts.update(waiting_for="the runtime to start and one layer to be timed")
     shape = await engine.start()
+    logs.adopt_libraries()  # the runtime's libraries have just set up handlers of their own
     free = await engine.memory_free()
     chosen = config.runtime.memory_limit
     limit = automatic_limit(free) if chosen == "auto" else int(chosen)

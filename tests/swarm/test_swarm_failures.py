@@ -7,16 +7,20 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from conftest import tale_swarm
 from nacl.signing import SigningKey
+from safetensors.torch import load_file, save_file
+from tale_swarm import tale_swarm
 
+import registry
 from registry.shape import ModelShape
 from registry.signed import sign_document
+from ring.identity import peer_id_of
 from runtimes.base import ModelSource
 from swarmd import control
 from swarmd.local_swarm import LocalHost, local_swarm
@@ -50,20 +54,13 @@ def refused(result: subprocess.CompletedProcess[str]) -> str:
     return errors[0]
 
 
-def signed_registry(home: Path, **changes: Any) -> tuple[Path, str]:
-    """Write a registry of one row, signed by a key of our own; return its path and the key to pin."""
-    from registry.models import load_registry  # the bundled one is the template
-
-    from conf.schema import Config
-
-    bundled = json.loads(
-        (Path(sys.modules[load_registry.__module__].__file__ or "").parent / "bundled" / "models.json").read_text()
+def signed_registry(home: Path, rows: int = 1, **changes: Any) -> tuple[Path, str]:
+    """Write a registry of the bundled model's row, signed by a key of our own; return its path and the key to pin."""
+    bundled = json.loads((Path(registry.__file__).parent / "bundled" / "models.json").read_text())
+    row = next(row for row in bundled["models"] if row["id"] == "tale") | changes
+    document = sign_document(
+        {"schema": "shard-models/1", "version": 1, "models": [row] * rows}, SigningKey(b"k" * 32)
     )
-    assert Config().registry.publishers
-    row = next(row for row in bundled["models"] if row["id"] == "tale")
-    rows = changes.pop("rows", [{**row, **changes}])
-    key = SigningKey(b"k" * 32)
-    document = sign_document({"schema": "shard-models/1", "version": 1, "models": rows}, key)
     path = home / "models.json"
     path.write_text(json.dumps(document))
     return path, str(document["publisher_pubkey"])
@@ -95,9 +92,7 @@ def test_an_impossible_row_is_refused(swarm_home: Path, changes: dict[str, Any],
 
 
 def test_a_registry_with_a_model_twice_is_refused(swarm_home: Path) -> None:
-    path, _ = signed_registry(swarm_home)
-    row = json.loads(path.read_text())["models"][0]
-    path, key = signed_registry(swarm_home, rows=[row, row])
+    path, key = signed_registry(swarm_home, rows=2)
     result = join(swarm_home, f"registry.path={path}", f"registry.publishers={key}")
     assert result.returncode == 5
     assert "tale" in refused(result)
@@ -147,15 +142,12 @@ async def test_a_host_alone_says_what_it_waits_for(swarm_home: Path) -> None:
 
 
 def _nobody() -> str:
-    from ring.identity import peer_id_of
-
     return f"/ip4/127.0.0.1/tcp/1/p2p/{peer_id_of(bytes(SigningKey(b'n' * 32).verify_key))}"
 
 
 async def test_a_checkpoint_that_lacks_a_tensor_is_refused_by_name(
     swarm_home: Path, tale: ModelSource
 ) -> None:
-    from safetensors.torch import load_file, save_file  # the test mends and breaks files; the product only reads
 
     broken = swarm_home / "broken"
     broken.mkdir()
@@ -182,12 +174,7 @@ async def test_a_stage_killed_in_mid_generation_gives_a_named_error_and_the_ring
         victim = peers[ring[1]["peer"]]
         client = peers[ring[2]["peer"]]
         with pytest.raises(control.RemoteError) as error:
-            async with control.stream(client.socket, "generate", messages=STORY, max_tokens=200) as reply:
-                count = 0
-                async for message in reply:
-                    count += message.get("event") == "token"
-                    if count == 3:
-                        victim.kill()
+            await _generate_and(victim.kill, client)
         assert error.value.code == "stage_lost"
         assert ring[1]["peer"] in str(error.value)
 
@@ -197,6 +184,16 @@ async def test_a_stage_killed_in_mid_generation_gives_a_named_error_and_the_ring
         assert {stage["peer"] for stage in again["plan"]["ring"]} == set(peers)
         final = await client.ask("generate", messages=STORY, max_tokens=20)
         assert final["receipts_verified"] == 3
+
+
+async def _generate_and(act: Callable[[], None], client: LocalHost) -> None:
+    """Generate, and act at the third token."""
+    count = 0
+    async with control.stream(client.socket, "generate", messages=STORY, max_tokens=200) as reply:
+        async for message in reply:
+            count += message.get("event") == "token"
+            if count == 3:
+                act()
 
 
 async def test_a_client_that_goes_away_frees_its_session(swarm_home: Path, tale_shape: ModelShape) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import tale_swarm
+from tale_swarm import tale_swarm
 
 from registry.shape import ModelShape
 from runtimes.base import ModelSource

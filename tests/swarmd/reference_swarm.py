@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 from nacl.signing import SigningKey
@@ -21,6 +21,9 @@ from swarmd.control import ControlServer
 from swarmd.daemon import Daemon
 from swarmd.net import Node, open_node
 from swarmd.state_dir import StateDir
+
+if TYPE_CHECKING:
+    from trio_typing import TaskStatus
 
 LAYERS, CONTEXT, SESSIONS = 6, 128, 2
 PUBLISHER = SigningKey(b"p" * 32)
@@ -91,7 +94,7 @@ class ReferenceSwarm:
         return started
 
     async def _run(
-        self, home: Path, settings: dict[str, Any], task_status: trio.TaskStatus[RunningDaemon]
+        self, home: Path, settings: dict[str, Any], task_status: TaskStatus[RunningDaemon]
     ) -> None:
         bootstrap = [address for other in self.running for address in other.node.addresses()]
         flags = {

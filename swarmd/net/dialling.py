@@ -65,6 +65,8 @@ class Dialling:
         finally:
             dial.waiting -= 1
             if dial.waiting == 0:
+                if dial.trying is not None:
+                    self._book.failed(peer, dial.trying)  # so that the next dial starts with another address
                 self._give_up(peer, dial)
         if self._connections.newest(peer) is None:
             waited_for = [(dial.trying, "no answer so far")] if dial.trying else []
@@ -83,8 +85,6 @@ class Dialling:
                     if await self._try(peer, address, dial) or self._connections.newest(peer) is not None:
                         break
                 dial.trying = None
-            if dial.scope.cancelled_caught and (address := dial.trying or ""):
-                self._book.failed(peer, address)  # all callers have gone while it was tried
         finally:
             dial.over.set()
             self._give_up(peer, dial)

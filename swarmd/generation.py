@@ -97,6 +97,8 @@ class Generation:
             nursery.cancel_scope.cancel()
 
     async def _run(self, request: GenerateRequest, say: Say) -> None:
+        if self._plans.active is None:
+            await self._plans.refresh()
         plan = self._plans.active
         if plan is None:
             await say(ErrorEvent("no_plan", f"no ring serves a model yet: {self._plans.reason}"))

@@ -66,14 +66,22 @@ class Plans:
             if leader is None:
                 if self.active is None:
                     self.clear("no leader has been heard of")
-            elif not self._view.is_leader:
+            elif not self._view.is_leader and self._differs_from(leader):
                 await self._fetch_from(leader)
             await self._view.changes.wait(seen, at_most=_RETRY)
 
-    async def _fetch_from(self, leader: PeerId) -> None:
+    def _differs_from(self, leader: PeerId) -> bool:
+        """Return whether the leader announces another plan than the one held here, or none, of which it knows why."""
         announced = self._view.announcement(leader)
-        if announced is None or (announced.plan and announced.plan == self.active_id):
-            return
+        return announced is not None and (not announced.plan or announced.plan != self.active_id)
+
+    async def refresh(self) -> None:
+        """Ask the leader now: its last announcement may be older than its last plan."""
+        leader = self._view.leader
+        if leader is not None and not self._view.is_leader:
+            await self._fetch_from(leader)
+
+    async def _fetch_from(self, leader: PeerId) -> None:
         try:
             reply = await self._node.call(
                 leader, PROTOCOL, {}, timeout=_ANSWER_WITHIN, max_message=_MAX_MESSAGE

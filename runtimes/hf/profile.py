@@ -54,20 +54,31 @@ class Profile:
 
 @torch.no_grad()
 def profile_model(skeleton: Skeleton) -> Profile:
-    """Run the skeleton, which must not have been cut into a block yet.
+    """Run the skeleton, which must not have been cut into a block yet; a model seen before is not run again.
 
     Raises:
         UnsupportedModel: the forward pass is of a kind that this runtime cannot split.
 
     """
+    key = (skeleton.model.config.to_json_string(), skeleton.dtype)
     try:
-        return _profile(skeleton)
+        if key not in _seen:
+            while len(_seen) >= _MOST_SEEN:
+                _seen.pop(next(iter(_seen)))
+            _seen[key] = _profile(skeleton)
+        return _seen[key]
     except RuntimeFailure:
         raise
     except Exception as error:
         raise UnsupportedModel(
             f"{type(skeleton.model).__name__} does not run as transformers models do: {type(error).__name__}: {error}"
         ) from error
+
+
+# A profile follows from the configuration and the dtype. Sizing, probing and loading each need it, and a deep model
+# takes seconds to run on the meta device.
+_seen: dict[tuple[str, torch.dtype], Profile] = {}
+_MOST_SEEN = 8
 
 
 def _profile(skeleton: Skeleton) -> Profile:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from runtimes_ring import GENEROUS, TALE, TALE_PATH, Ring, ignore
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from runtimes.base import FrameInput, LoadProgress
 from runtimes.hf import HfRuntime
@@ -54,18 +54,24 @@ def whole() -> Any:
     return AutoModelForCausalLM.from_pretrained(TALE_PATH, dtype=torch.bfloat16).eval()
 
 
+@torch.inference_mode()
 def generate_whole(model: Any, prompt: list[int], count: int) -> list[int]:
-    ids = torch.tensor([prompt])
-    out = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=count,
-        do_sample=False,
-        eos_token_id=EOS,
-        pad_token_id=2,
-    )
-    tokens: list[int] = out[0, len(prompt) :].tolist()
+    """Greedy decoding with transformers' own cache, as its generate does it, without what that adds around it."""
+    cache, ids = DynamicCache(config=model.config), torch.tensor([prompt])
+    tokens: list[int] = []
+    while len(tokens) < count and tokens[-1:] != [EOS]:
+        logits = model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1).logits
+        tokens.append(int(logits[0, -1].float().argmax()))
+        ids = torch.tensor([tokens[-1:]])
     return tokens
+
+
+def test_the_yardstick_is_what_generate_writes(whole: Any) -> None:
+    prompt = torch.tensor([prompt_ids()[0]])
+    written = whole.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=16, do_sample=False
+    )
+    assert generate_whole(whole, prompt[0].tolist(), 16) == written[0, prompt.shape[1] :].tolist()
 
 
 @pytest.mark.parametrize("cuts", SPLITS, ids=str)

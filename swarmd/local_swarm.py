@@ -124,7 +124,8 @@ class LocalSwarm:
         return host
 
     async def start(self, host: LocalHost, settings: Mapping[str, Any]) -> None:
-        """Start (again) the daemon of a host."""
+        """Start the daemon of a host, or start it again after its end."""
+        await host.leave()
         bootstrap = [
             address
             for other in self.hosts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
-import pynvml
 import torch
 
 from runtimes.base import MemoryExceeded, RuntimeFailure
@@ -27,6 +27,8 @@ def describe(device: torch.device) -> str:
 def memory_free(device: torch.device) -> int:
     """Return the bytes that this process may still use on the device.
 
+    On CUDA it is NVML's figure where nvidia-ml-py is installed (the extra `cuda`), else the CUDA driver's own.
+
     Raises:
         RuntimeFailure: the NVIDIA driver does not tell.
 
@@ -35,11 +37,15 @@ def memory_free(device: torch.device) -> int:
         return cpu_memory_free()
     # What torch has reserved and does not use is free to this process, though not to the driver.
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return _driver_free(str(torch.cuda.get_device_properties(device).uuid)) + idle
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    free = _nvml_free(uuid) if find_spec("pynvml") else torch.cuda.mem_get_info(device)[0]
+    return free + idle
 
 
-def _driver_free(uuid: str) -> int:
+def _nvml_free(uuid: str) -> int:
     """Return NVML's free bytes of a device; NVML counts devices that CUDA_VISIBLE_DEVICES hides, so go by UUID."""
+    import pynvml
+
     try:
         pynvml.nvmlInit()
         try:

@@ -14,7 +14,7 @@ from swarmd.cli.options import AsJson, MaxTokens
 from swarmd.exit_status import ExitStatus
 from swarmd.printable import printable
 
-_DEFAULT_MAX_TOKENS = 64
+_DEFAULT_MAX_TOKENS = 200
 
 
 def demo(

@@ -6,7 +6,7 @@ from swarmd.net import compat
 from swarmd.net.address_book import AddressBook
 from swarmd.net.addresses import split_peer
 from swarmd.net.channel import Channel
-from swarmd.net.codec import pack, unpack, unpack_map
+from swarmd.net.codec import pack, unpack
 from swarmd.net.connections import PeerDown, PeerUp
 from swarmd.net.errors import (
     AddressInvalid,
@@ -49,5 +49,4 @@ __all__ = [
     "pack",
     "split_peer",
     "unpack",
-    "unpack_map",
 ]

@@ -13,7 +13,7 @@ import trio
 
 from ring.identity import PeerId
 from swarmd.net.channel import Channel
-from swarmd.net.codec import pack, unpack_map
+from swarmd.net.codec import pack, unpack
 from swarmd.net.errors import CallFailed, ChannelBroken, MessageMalformed, MessageTooLarge
 
 log = logging.getLogger("swarmd.net")
@@ -50,9 +50,9 @@ async def call(channel: Channel, request: Mapping[str, Any]) -> dict[str, Any]:
         MessageMalformed: the reply is not of the form above.
 
     """
-    await channel.send(pack(dict(request)))
+    await channel.send(pack(request))
     try:
-        reply = unpack_map(await channel.receive())
+        reply = unpack(await channel.receive())
     except trio.EndOfChannel:
         raise MessageMalformed(f"{channel.peer} ended {channel.protocol} without a reply") from None
     match reply:
@@ -65,7 +65,7 @@ async def call(channel: Channel, request: Mapping[str, Any]) -> dict[str, Any]:
 
 async def _answer(handler: Handler, channel: Channel, data: bytes) -> dict[str, Any]:
     try:
-        return {"reply": await handler(channel.peer, unpack_map(data))}
+        return {"reply": await handler(channel.peer, unpack(data))}
     except Exception as error:
         code = getattr(error, "code", None)
         if isinstance(code, str):

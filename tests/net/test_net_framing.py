@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.net import MessageMalformed, MessageTooLarge, pack, unpack, unpack_map
+from swarmd.net import MessageMalformed, MessageTooLarge, pack, unpack
 from swarmd.net.framing import END_MARK, Deframer, frame
 
 LIMIT = 200
@@ -75,8 +75,8 @@ values = st.recursive(
 )
 
 
-@given(values)
-def test_a_value_survives_packing(value: object) -> None:
+@given(st.dictionaries(st.text(), values, max_size=4))
+def test_a_map_survives_packing(value: dict[str, object]) -> None:
     assert unpack(pack(value)) == value
 
 
@@ -93,7 +93,7 @@ def test_any_bytes_unpack_or_are_malformed(junk: bytes) -> None:
     [
         b"",
         b"\xc1",
-        pack([1]) + b"\0",  # more than one value
+        pack({"a": 1}) + b"\0",  # more than one value
         b"\xdd\xff\xff\xff\xff",  # an array that says it has 4 billion items
         b"\xdb\xff\xff\xff\xffabc",  # a string that says it has 4 GB
         b"\x91" * 5000,  # nesting beyond any limit
@@ -109,16 +109,16 @@ def test_what_is_not_plain_msgpack_is_malformed(data: bytes) -> None:
 
 
 def test_more_bytes_than_allowed_are_not_unpacked() -> None:
-    with pytest.raises(MessageMalformed, match="limit of 3"):
-        unpack(pack("abc"), limit=3)
+    with pytest.raises(MessageMalformed, match="than the 3"):
+        unpack(pack({"a": "abc"}), limit=3)
 
 
 @pytest.mark.parametrize("value", [[1], "x", None, {b"bytes": 1}])
-def test_only_a_map_with_string_keys_is_a_map(value: object) -> None:
-    with pytest.raises(MessageMalformed, match="not a map"):
-        unpack_map(pack(value))
+def test_only_a_map_with_text_keys_is_a_message(value: object) -> None:
+    with pytest.raises(MessageMalformed):
+        unpack(msgpack.packb(value))
 
 
 def test_an_integer_beyond_64_bits_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"[Ii]nt"):
-        pack(2**64)
+    with pytest.raises(OverflowError, match=r"[Ii]nt"):
+        pack({"a": 2**64})

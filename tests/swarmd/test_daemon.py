@@ -217,7 +217,7 @@ async def test_a_stranger_can_neither_assign_nor_open_edges_nor_ask_for_the_ring
         async with await stranger.open(host.peer_id, "/swarmd/ring/1", max_message=1 << 20) as edge:
             await edge.send(pack({"plan": plan["id"], "role": "forward"}))
             assert unpack(await edge.receive()) == {"ok": False, "code": "ring_changed"}
-        for garbage in (b"\xc1", pack(7), pack({"plan": 7}), pack({"plan": "x", "role": "sideways"})):
+        for garbage in (b"\xc1", b"\x07", pack({"plan": 7}), pack({"plan": "x", "role": "sideways"})):
             edge = await stranger.open(host.peer_id, "/swarmd/ring/1", max_message=1 << 20)
             await edge.send(garbage)
             with pytest.raises(ChannelBroken):

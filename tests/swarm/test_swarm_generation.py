@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tale_swarm import tale_swarm
+import trio
+from tale_swarm import SESSIONS, tale_swarm
 
 from registry.shape import ModelShape
 from runtimes.base import ModelSource
@@ -73,10 +74,17 @@ async def test_a_ring_says_what_the_whole_model_says(
     expected: list[tuple[list[int], list[int]]],
 ) -> None:
     async with tale_swarm(swarm_home, tale_shape, hosts) as swarm:
-        for number, (prompt, answer) in enumerate(expected):
-            tokens, final = await generate(swarm.hosts[number % hosts], tokens=prompt)
-            assert tokens == answer, f"prompt {number}"
-            assert final["receipts_verified"] == final["receipts"] == hosts
+
+        async def check(numbers: range) -> None:
+            for number in numbers:
+                prompt, answer = expected[number]
+                tokens, final = await generate(swarm.hosts[number % hosts], tokens=prompt)
+                assert tokens == answer, f"prompt {number}"
+                assert final["receipts_verified"] == final["receipts"] == hosts
+
+        async with trio.open_nursery() as nursery:  # two sessions at a time, side by side in every stage
+            for start in range(SESSIONS):
+                nursery.start_soon(check, range(start, len(expected), SESSIONS))
 
         blocks = [(await host.status())["block"] for host in swarm.hosts]
         assert sorted(layer for block in blocks for layer in block["layers"]) == list(range(8))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from ipaddress import ip_address
+
 import trio
 
 from conf.schema import Config
 from swarmd.activity import Activity
 from swarmd.dialer import Dialer
 from swarmd.net import MdnsUnavailable, Node, split_peer
+from swarmd.net.addresses import parse_listen
 from swarmd.net.mdns import advertise_and_browse
 from swarmd.state_dir import StateDir
 
@@ -21,16 +25,24 @@ async def discover(config: Config, state: StateDir, node: Node, dialer: Dialer, 
     for peer in node.address_book.peers():
         dialer.want(peer, (), source="remembered")
     if config.swarm.mdns:
-        await _browse(config.swarm.name, node, dialer, activity)
+        await _browse(config, node, dialer, activity)
     else:
         await trio.sleep_forever()
 
 
-async def _browse(swarm: str, node: Node, dialer: Dialer, activity: Activity) -> None:
+async def _browse(config: Config, node: Node, dialer: Dialer, activity: Activity) -> None:
+    interfaces = _interfaces(config.swarm.listen)
+    browsing = advertise_and_browse(node.peer_id, config.swarm.name, node.addresses(), interfaces=interfaces)
     try:
-        async with advertise_and_browse(node.peer_id, swarm, node.addresses()) as found:
+        async with browsing as found:
             async for host in found:
                 dialer.want(host.peer, host.addresses, source="local network")
                 dialer.retry_now(host.peer)
     except MdnsUnavailable as error:
         activity.note("mdns_unavailable", f"{error}; hosts are found by swarm.bootstrap only")
+
+
+def _interfaces(listen: Sequence[str]) -> list[str] | None:
+    """Return the IP addresses of the interfaces to be found on: those listened on, or None for all."""
+    ips = [parse_listen(address)[0] for address in listen]
+    return None if any(ip_address(ip).is_unspecified for ip in ips) else ips

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +22,21 @@ log = logging.getLogger("swarmd.net")
 
 _ADDRESS_SECONDS = 5.0  # one address: TCP, Noise and yamux negotiation
 _MAX_REASON = 200
+
+# The TCP connections that the dial of this task has opened.
+_opened: ContextVar[list[Any] | None] = ContextVar("_opened", default=None)
+
+
+def note_opened(dial: Callable[[Multiaddr], Awaitable[Any]]) -> Callable[[Multiaddr], Awaitable[Any]]:
+    """Wrap a transport's dial(), so that Dialling can close what libp2p forgets."""
+
+    async def noting(address: Multiaddr) -> Any:
+        connection = await dial(address)
+        if (opened := _opened.get()) is not None:
+            opened.append(connection)
+        return connection
+
+    return noting
 
 
 @dataclass(slots=True)
@@ -96,18 +113,46 @@ class Dialling:
             del self._dials[peer]
 
     async def _try(self, peer: PeerId, address: str, dial: _Dial) -> bool:
+        opened: list[Any] = []
+        noting = _opened.set(opened)
+        connection: Any = None
+        try:
+            connection = await self._dial(peer, address, dial)
+        finally:
+            _opened.reset(noting)
+            if connection is None:
+                await _close(opened)
+        if connection is not None:
+            self._nursery.start_soon(_close_after, connection, opened)
+        return connection is not None
+
+    async def _dial(self, peer: PeerId, address: str, dial: _Dial) -> Any:
         try:
             with trio.move_on_after(_ADDRESS_SECONDS) as patience:
                 connection = await self._swarm.dial_addr(Multiaddr(address), ID.from_base58(peer))
                 self._connections.add(connection)
                 self._book.succeeded(peer, address)
-                return True
+                return connection
         except Exception as error:  # noqa: BLE001 - libp2p wraps whatever the peer or the network did
             dial.attempts.append((address, _why(error)))
         if patience.cancelled_caught:
             dial.attempts.append((address, f"no answer within {_ADDRESS_SECONDS:g} s"))
         self._book.failed(peer, address)
-        return False
+        return None
+
+
+async def _close_after(connection: Any, opened: list[Any]) -> None:
+    """Close the socket of a connection that has ended, whoever ended it: libp2p leaves it to the garbage collector."""
+    try:
+        await connection.event_closed.wait()
+    finally:
+        await _close(opened)
+
+
+async def _close(opened: list[Any]) -> None:
+    with trio.CancelScope(shield=True):
+        for connection in opened:
+            await connection.close()
 
 
 def _why(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as Noise
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 
+from swarmd.net.dialling import note_opened
 from swarmd.net.yamux import SafeYamux, YamuxNegotiator
 
 log = logging.getLogger("swarmd.net")
@@ -55,6 +56,8 @@ def build_host(seed: bytes, *, dead_after: float) -> Any:
     swarm.retry_config = RetryConfig(max_retries=0)  # when to try again is the daemon's decision
     swarm.upgrader.muxer_multistream = YamuxNegotiator({TProtocol(YAMUX): SafeYamux})
     swarm.upgrader.muxer_multistream.dead_after = dead_after
+    for transport in swarm.transport_manager.get_transports():
+        transport.dial = note_opened(transport.dial)
     swarm._do_handle_inbound_connection = _inbound_server(swarm)
     swarm.set_stream_handler(_guarded(swarm.common_stream_handler))
     # Identify would run as a trio system task, where any bug ends the process, and would fill libp2p's peerstore with

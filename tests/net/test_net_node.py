@@ -7,11 +7,14 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
 import trio
+from nacl.signing import SigningKey
 
+from ring.identity import peer_id_of
 from swarmd.net import (
     AddressInvalid,
     CallFailed,
@@ -430,3 +433,23 @@ async def test_an_error_inside_the_block_comes_out_as_it_is(node_of: NodeOf) -> 
     with pytest.raises(KeyError, match="mine"):
         async with node_of(1):
             raise KeyError("mine")
+
+
+async def test_a_dial_that_is_given_up_closes_its_socket(node_of: NodeOf) -> None:
+    """A peer that accepts and then says nothing; the caller loses patience in the middle of the handshake."""
+    ended = trio.Event()
+
+    async def silent(stream: trio.SocketStream) -> None:
+        while await stream.receive_some():
+            pass
+        ended.set()
+
+    stranger = peer_id_of(bytes(SigningKey(b"s" * 32).verify_key))
+    async with node_of(1) as node, trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, silent, 0, host="127.0.0.1"))
+        port = listener.socket.getsockname()[1]
+        with pytest.raises(DialFailed):
+            await node.connect(stranger, [f"/ip4/127.0.0.1/tcp/{port}"], timeout=0.3)
+        with trio.fail_after(3):  # well before libp2p itself would give the handshake up
+            await ended.wait()
+        nursery.cancel_scope.cancel()

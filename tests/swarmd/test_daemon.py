@@ -258,6 +258,13 @@ async def test_a_client_that_breaks_off_frees_its_session(home: Path) -> None:
             await until(daemon, "status", lambda answer: answer["sessions"] == {"coordinated": 0, "held": 0})
 
 
+async def test_hosts_on_one_network_find_each_other_without_any_address(home: Path) -> None:
+    async with reference_swarm(home) as swarm:
+        first = await swarm.add(swarm__mdns="true", swarm__name="found-by-mdns", swarm__bootstrap="")
+        await swarm.add(swarm__mdns="true", swarm__name="found-by-mdns", swarm__bootstrap="")
+        await until(first, "status", lambda answer: answer["hosts"] == 2)
+
+
 async def test_restarting_a_host_makes_one_host_not_two(home: Path) -> None:
     async with reference_swarm(home) as swarm:
         first = await swarm.add()

@@ -24,6 +24,8 @@ ERRORS: Final[Mapping[str, str]] = MappingProxyType(
         "bad_request": "The request is malformed or asks for the impossible. Change the field that the text names.",
         "model_unknown": "The swarm does not serve this model. Leave `model` empty or name the one it serves.",
         "context_exceeded": "The prompt does not fit into the context. Shorten it or raise `model.context`.",
+        "chat_template_missing": "The model takes no conversations. Send `prompt` instead of `messages`.",
+        "chat_refused": "The model's chat template does not take these messages. The text is the template's own.",
         "no_plan": "The hosts cannot serve the model together: the text says what is missing or awaited.",
         "loading": "A ring is planned and its hosts are still loading. Ask again when the text's progress is done.",
         "not_coordinator": "A forwarded request reached a host that is not the head of the ring. Ask again.",

@@ -85,6 +85,7 @@ class Tokenizer:
         settings = _read_json(path / "tokenizer_config.json")
         self._specials = _special_tokens(settings, _read_json(path / "special_tokens_map.json"))
         self._template = _chat_template(path, settings)
+        self._longest = max((len(token) for token in self._tokenizer.get_vocab()), default=1) or 1
         self.eos_ids = self._find_eos()
 
     @property
@@ -92,9 +93,15 @@ class Tokenizer:
         """Number of token ids, special and added tokens included."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
+    def least_tokens(self, text: str) -> int:
+        """Return how many tokens a text has at the least, without encoding it: none stands for more characters than the
+        longest entry of the vocabulary has.
+        """
+        return len(text) // self._longest
+
     def encode_prompt(self, text: str) -> list[int]:
         """Return the ids of a plain text, with the special tokens that the tokenizer puts around one."""
-        return list(self._tokenizer.encode(text, add_special_tokens=True).ids)
+        return self._encode(text, add_special_tokens=True)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Return the ids of a conversation, ending where the model's answer begins.
@@ -115,7 +122,11 @@ class Tokenizer:
             )
         except (TemplateError, TypeError) as error:  # a template may add a string and None
             raise ChatRefused(f"the chat template does not accept the messages: {error}") from error
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return self._encode(text, add_special_tokens=False)
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Encode by encode_batch: unlike encode, it lets other threads run meanwhile."""
+        return list(self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids` without special tokens. Unlike a stream's, it may end in a broken character."""

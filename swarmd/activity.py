@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -13,11 +13,12 @@ _KEPT = 200
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """Something changed at `at` seconds of the daemon's monotonic clock."""
+    """Something changed at `at` seconds of the daemon's monotonic clock; fields say whom or what it was about."""
 
     at: float
     event: str
     reason: str
+    fields: Mapping[str, object]
 
 
 class Activity:
@@ -31,9 +32,9 @@ class Activity:
     def note(self, event: str, reason: str = "", **fields: object) -> None:
         """Record a transition; one that repeats the last word for word is dropped."""
         last = self._kept[-1] if self._kept else None
-        if last is not None and (last.event, last.reason) == (event, reason):
+        if last is not None and (last.event, last.reason, last.fields) == (event, reason, fields):
             return
-        self._kept.append(Transition(self._clock(), event, reason))
+        self._kept.append(Transition(self._clock(), event, reason, dict(fields)))
         if reason:
             fields["reason"] = reason
         self._log.info(event, **fields)

@@ -59,7 +59,7 @@ class _Round:
         async with trio.open_nursery() as nursery:
             for action in self._machine.start(trio.current_time()):
                 if isinstance(action, Prepare):
-                    nursery.start_soon(self._attend, action.peer, nursery)
+                    nursery.start_soon(self._attend, action.peer)
             while self._outcome is None:
                 seen = self._changes.count
                 self._look_around()
@@ -88,10 +88,10 @@ class _Round:
         if actions:
             self._changes.notify()
 
-    async def _attend(self, peer: PeerId, nursery: trio.Nursery) -> None:
+    async def _attend(self, peer: PeerId) -> None:
         """Talk with one member until the round is over."""
         try:
-            link = await self._link_to(peer, nursery)
+            link = await self._link_to(peer)
             await link.send({"op": "prepare", "plan": self._plan.to_json_bytes()})
         except (LinkLost, NetError) as error:
             self._apply(self._machine.lost(peer, str(error)))
@@ -102,12 +102,12 @@ class _Round:
             talk.cancel_scope.cancel()
         await link.close()
 
-    async def _link_to(self, peer: PeerId, nursery: trio.Nursery) -> Link:
+    async def _link_to(self, peer: PeerId) -> Link:
         """Open a link to a member, which may be this very host. Raises NetError."""
         if peer != self._assigner.node.peer_id:
             return RemoteLink(await self._assigner.node.open(peer, PROTOCOL, max_message=MAX_MESSAGE))
         near, far = local_pair(peer)
-        nursery.start_soon(self._assigner.member.serve, far)
+        self._assigner.member.converse(far)
         return near
 
     async def _instruct(self, link: Link) -> None:

@@ -8,15 +8,16 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from ring.frame import ErrorFrame, FinishFrame, Frame, VerifiedFrame
+from ring.generation import GenerateRequest
 from ring.plan import Plan
-from ring.session import Action, Commit, Failed, Finished, Send, Session, SessionSpec
+from ring.session import Action, Commit, Failed, Finished, PromptTooLong, Send, Session, SessionSpec
 from runtimes.tokenizer import Tokenizer
 
 PREFILL_CHUNK = 512  # tokens in one prefill frame; a shorter prompt is computed in one piece
 _ANSWERS = 256  # frames from the tail that may wait for one session
 _TICK = 0.5  # s
 
-Submit = Callable[[Frame], Awaitable[None]]
+Submit = Callable[[Frame], None]
 OnTokens = Callable[[tuple[int, ...]], Awaitable[None]]
 
 
@@ -28,6 +29,7 @@ class Coordinator:
         self.tokenizer = tokenizer
         self._submit = submit
         self._progress_seconds = progress_seconds
+        self._encoders = trio.CapacityLimiter(1)  # prompts wait for each other, not the ring for prompts
         self._answers: dict[str, trio.MemorySendChannel[Frame]] = {}
 
     @property
@@ -39,6 +41,34 @@ class Coordinator:
     def full(self) -> bool:
         """Whether the plan has no room for another session."""
         return len(self._answers) >= self.plan.body.sessions
+
+    async def prompt_ids(self, request: GenerateRequest) -> tuple[int, ...]:
+        """Return the token ids of a request's prompt; text is encoded in a thread, and only if it can fit.
+
+        Raises:
+            ring.session.PromptTooLong, runtimes.tokenizer.TokenizerError: as named.
+
+        """
+        if request.tokens is not None:
+            self._refuse_more_than_fits(len(request.tokens))
+            return request.tokens
+        contents = (
+            [request.prompt or ""] if request.messages is None else [m.content for m in request.messages]
+        )
+        self._refuse_more_than_fits(sum(map(self.tokenizer.least_tokens, contents)))
+        return tuple(await trio.to_thread.run_sync(self._encode, request, limiter=self._encoders))
+
+    def _refuse_more_than_fits(self, tokens: int) -> None:
+        context = self.plan.body.context
+        if tokens >= context:
+            raise PromptTooLong(
+                f"the prompt has {tokens} tokens or more, but with one to generate at most {context} fit: shorten it"
+            )
+
+    def _encode(self, request: GenerateRequest) -> list[int]:
+        if request.messages is not None:
+            return self.tokenizer.encode_chat([message._asdict() for message in request.messages])
+        return self.tokenizer.encode_prompt(request.prompt or "")
 
     def spec(self, prompt: Sequence[int], max_tokens: int, nonce: str = "") -> SessionSpec:
         """Check a request against the plan. Raises ring.session.PromptInvalid."""
@@ -65,7 +95,7 @@ class Coordinator:
         finally:
             del self._answers[spec.id]
             if not session.over:
-                await self._abandon(session)
+                self._abandon(session)
 
     async def _drive(
         self, session: Session, incoming: trio.MemoryReceiveChannel[Frame], on_tokens: OnTokens
@@ -93,19 +123,17 @@ class Coordinator:
         for action in actions:
             match action:
                 case Send(frame=frame):
-                    await self._submit(frame)
+                    self._submit(frame)
                 case Commit(tokens=tokens):
                     await on_tokens(tokens)
                 case Finished() | Failed():
                     end = action
         return end
 
-    async def _abandon(self, session: Session) -> None:
-        with trio.move_on_after(_TICK) as scope:
-            scope.shield = True
-            for action in session.cancel("the client went away", trio.current_time()):
-                if isinstance(action, Send):
-                    await self._submit(action.frame)
+    def _abandon(self, session: Session) -> None:
+        for action in session.cancel("the client went away", trio.current_time()):
+            if isinstance(action, Send):
+                self._submit(action.frame)
 
     def deliver(self, frame: Frame) -> None:
         """Take a frame that came back from the tail, or an error of any stage."""

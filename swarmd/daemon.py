@@ -125,6 +125,7 @@ class Daemon:
             for service in (
                 self._view.run,
                 self._serving.run,
+                self._member.run,
                 self._greeter.run,
                 self._dialer.run,
                 self._announcer.run,

@@ -11,14 +11,13 @@ from typing import Final, Literal, Protocol
 
 import trio
 
-from ring.frame import MAX_HEADER, ErrorFrame, Frame, FrameError, decode, encode, one_line
+from ring.frame import ErrorFrame, Frame, FrameError, decode, encode, one_line
 from ring.identity import PeerId
-from swarmd.net import Channel, ChannelBroken, NetError, Node, ProtocolRefused, pack, unpack
+from swarmd.net import Channel, ChannelBroken, NetError, Node, ProtocolRefused, first_message, pack, unpack
 
 PROTOCOL: Final = "/swarmd/ring/1"
-MAX_MESSAGE: Final = (
-    256 << 20
-)  # a prefill chunk of a wide model; the header's own bound is ring.frame.MAX_HEADER
+MAX_MESSAGE: Final = 256 << 20  # a prefill chunk of a wide model
+_MAX_GREETING: Final = 4096  # all that a peer may send before it has shown its place in the ring
 _GREETED_WITHIN: Final = 10.0  # s
 
 EdgeRole = Literal["forward", "return"]
@@ -49,7 +48,7 @@ async def open_edge(node: Node, peer: PeerId, plan: str, role: EdgeRole) -> Chan
     try:
         with trio.fail_after(_GREETED_WITHIN):
             await channel.send(pack({"plan": plan, "role": role}))
-            answer = unpack(await channel.receive(), limit=MAX_HEADER)
+            answer = unpack(await channel.receive(), limit=_MAX_GREETING)
     except (trio.TooSlowError, trio.EndOfChannel) as error:
         await channel.abort()
         raise ChannelBroken(f"{peer} does not answer on the edge of plan {plan}") from error
@@ -68,11 +67,10 @@ class EdgeServer:
     def __init__(self, node: Node, acceptor_for: Callable[[str, EdgeRole, PeerId], Acceptor | None]) -> None:
         """`acceptor_for(plan, role, upstream peer)` returns who takes the edge, or None to refuse it."""
         self._acceptor_for = acceptor_for
-        node.handle(PROTOCOL, self._accept, max_message=MAX_MESSAGE)
+        node.handle(PROTOCOL, self._accept, max_message=MAX_MESSAGE, max_inbound=_MAX_GREETING)
 
     async def _accept(self, channel: Channel) -> None:
-        with trio.fail_after(_GREETED_WITHIN):
-            greeting = unpack(await channel.receive(), limit=MAX_HEADER)
+        greeting = unpack(await first_message(channel, _GREETED_WITHIN), limit=_MAX_GREETING)
         match greeting:
             case {"plan": str(plan), "role": ("forward" | "return") as role}:
                 acceptor = self._acceptor_for(plan, role, channel.peer)
@@ -81,6 +79,7 @@ class EdgeServer:
         if acceptor is None:
             await channel.send(pack({"ok": False, "code": "ring_changed"}))
             return
+        channel.admit(MAX_MESSAGE)
         await channel.send(pack({"ok": True}))
         await acceptor.take_edge(role, channel)
 
@@ -89,7 +88,7 @@ async def receive_frame(channel: Channel) -> Frame:
     """Return the next frame of an edge.
 
     Raises:
-        FrameError, ChannelBroken, trio.EndOfChannel: the edge is of no more use.
+        one of EDGE_ENDS: the edge is of no more use.
 
     """
     return decode(await channel.receive())
@@ -105,4 +104,4 @@ def ring_error(stage: PeerId, code: str, message: str) -> ErrorFrame:
     return ErrorFrame("", stage, code, one_line(message))
 
 
-EDGE_ENDS = (ChannelBroken, FrameError, trio.EndOfChannel)
+EDGE_ENDS = (NetError, FrameError, trio.EndOfChannel)

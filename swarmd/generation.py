@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -21,19 +22,27 @@ from ring.generation import (
     TokenEvent,
     verify_done,
 )
-from ring.generation_codec import MAX_EVENT, decode_event, decode_request, encode, request_from_map
+from ring.generation_codec import (
+    MAX_EVENT,
+    MAX_REQUEST,
+    decode_event,
+    decode_request,
+    encode,
+    request_from_map,
+)
 from ring.plan import Plan
 from ring.session import Failed, PromptInvalid
-from runtimes.tokenizer import TokenizerError
+from runtimes.tokenizer import ChatRefused, ChatTemplateMissing, TokenizerError
 from swarmd.control import Emit
 from swarmd.coordinator import Coordinator
-from swarmd.net import Channel, NetError, Node
+from swarmd.net import Channel, NetError, Node, first_message
 from swarmd.plans import Plans
 from swarmd.serving import Serving
 
 _REQUEST_WITHIN = 10.0  # s
 _SILENCE = 120.0  # s without an event from the coordinator; it gives up a silent ring sooner
 _OPEN_WITHIN = 10.0  # s
+_FORWARDS = 32  # requests that one host passes on at the same time
 
 Say = Callable[[Event], Awaitable[None]]
 
@@ -46,7 +55,14 @@ class Generation:
         self._plans = plans
         self._serving = serving
         self._silence = max(_SILENCE, 2 * progress_seconds)
-        node.handle(PROTOCOL, self._accept, max_message=MAX_EVENT)
+        self._forwards = 0
+        node.handle(
+            PROTOCOL,
+            self._accept,
+            max_message=MAX_EVENT,
+            max_inbound=MAX_REQUEST,
+            max_channels_per_peer=2 * _FORWARDS,
+        )
 
     def coordinated(self) -> int:
         """Return how many generations this host coordinates."""
@@ -82,19 +98,28 @@ class Generation:
 
     async def _accept(self, channel: Channel) -> None:
         """Serve a client: its request, then events until the end; its going away cancels the generation."""
-        with trio.fail_after(_REQUEST_WITHIN):
-            data = await channel.receive()
+        data = await first_message(channel, _REQUEST_WITHIN)
 
         async def say(event: Event) -> None:
-            await channel.send(encode(event))
+            try:
+                await channel.send(encode(event))
+            except NetError as error:
+                raise _ClientGone from error
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_until_gone, channel, nursery.cancel_scope)
-            try:
-                await self._run(decode_request(data), say)
-            except RequestError as error:
-                await say(ErrorEvent(error.code, str(error)))
+            with contextlib.suppress(_ClientGone):
+                await self._serve(data, say)
             nursery.cancel_scope.cancel()
+
+    async def _serve(self, data: bytes, say: Say) -> None:
+        try:
+            # In a thread: a prompt of a million token ids takes a second to check.
+            request = await trio.to_thread.run_sync(decode_request, data)
+        except RequestError as error:
+            await say(ErrorEvent(error.code, str(error)))
+        else:
+            await self._run(request, say)
 
     async def _run(self, request: GenerateRequest, say: Say) -> None:
         if self._plans.active is None:
@@ -126,16 +151,25 @@ class Generation:
             try:
                 await _generate(coordinator, request, say)
             except (PromptInvalid, TokenizerError) as error:
-                code = error.code if isinstance(error, PromptInvalid) else "bad_request"
-                await say(ErrorEvent(code, str(error)))
+                await say(ErrorEvent(_code_of(error), str(error)))
 
     async def _forward(self, request: GenerateRequest, plan: Plan, say: Say) -> None:
-        heard_last = False
+        if self._forwards >= _FORWARDS:
+            await say(ErrorEvent("busy", f"this host forwards {_FORWARDS} requests already"))
+            return
+        self._forwards += 1
+        try:
+            await self._relay(request, plan, say)
+        finally:
+            self._forwards -= 1
+
+    async def _relay(self, request: GenerateRequest, plan: Plan, say: Say) -> None:
         try:
             channel = await self._node.open(plan.head, PROTOCOL, max_message=MAX_EVENT, timeout=_OPEN_WITHIN)
         except NetError as error:
             await say(ErrorEvent("no_path", f"the coordinator cannot be reached: {error}", plan.head))
             return
+        heard_last = False
         try:
             async with channel:
                 await channel.send(encode(replace(request, forwarded=True)))
@@ -154,9 +188,19 @@ class Generation:
             await say(ErrorEvent("internal", f"the coordinator sent a malformed event: {error}", plan.head))
 
 
+class _ClientGone(Exception):
+    """The client cannot be told any more."""
+
+
+def _code_of(error: PromptInvalid | TokenizerError) -> str:
+    """Return the protocol's code: what the template does not take is the client's, a broken tokenizer is the host's."""
+    of_client = isinstance(error, PromptInvalid | ChatTemplateMissing | ChatRefused)
+    return error.code if of_client else "runtime_failed"
+
+
 async def _generate(coordinator: Coordinator, request: GenerateRequest, say: Say) -> None:
     """Run a request on this host's coordinator. Raises PromptInvalid, TokenizerError."""
-    prompt = _prompt_ids(coordinator, request)
+    prompt = await coordinator.prompt_ids(request)
     spec = coordinator.spec(prompt, request.max_tokens, request.nonce)
     plan, text = coordinator.plan, coordinator.tokenizer.stream()
     await say(Started(spec.id, plan.body.shape.model_id, len(prompt), plan.head, plan.id))
@@ -184,14 +228,6 @@ async def _generate(coordinator: Coordinator, request: GenerateRequest, say: Say
             total_us=end.stats.total_us,
         )
     )
-
-
-def _prompt_ids(coordinator: Coordinator, request: GenerateRequest) -> list[int]:
-    if request.tokens is not None:
-        return list(request.tokens)
-    if request.messages is not None:
-        return coordinator.tokenizer.encode_chat([message._asdict() for message in request.messages])
-    return coordinator.tokenizer.encode_prompt(request.prompt or "")
 
 
 async def _until_gone(channel: Channel, scope: trio.CancelScope) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import trio
@@ -77,7 +77,11 @@ class Inspection:
             "plan": self._plan_line(),
             "sessions": {"coordinated": self._generation.coordinated(), "held": facts.sessions},
             "log": [
-                {"ago_s": round(self._clock() - entry.at, 1), "event": entry.event, "reason": entry.reason}
+                {
+                    "ago_s": round(self._clock() - entry.at, 1),
+                    "event": entry.event,
+                    "reason": entry.reason or _about(entry.fields),
+                }
                 for entry in self._activity.recent()
             ],
         }
@@ -130,7 +134,8 @@ class Inspection:
 
     async def peers(self, request: dict[str, Any], emit: object) -> dict[str, Any]:
         """Return a row for each live host, this one first, and one for each that cannot be reached."""
-        rows = [self._row(signed.announcement) for signed in self._view.alive()]
+        rtts = self._meter.minimum_us()
+        rows = [self._row(signed.announcement, rtts) for signed in self._view.alive()]
         known = {row["peer"] for row in rows}
         rows.sort(key=lambda row: (not row["me"], row["peer"]))
         for peer, target in sorted(self._dialer.targets.items()):
@@ -138,9 +143,9 @@ class Inspection:
                 rows.append(_unreached(peer, target.error or "being dialled"))
         return {"peers": rows}
 
-    def _row(self, host: Announcement) -> dict[str, Any]:
+    def _row(self, host: Announcement, rtts: Mapping[PeerId, int]) -> dict[str, Any]:
         me = host.peer == self._view.peer
-        rtt = self._meter.minimum_us().get(host.peer)
+        rtt = rtts.get(host.peer)
         block, heard = host.block, self._view.heard_seconds_ago(host.peer)
         return {
             "peer": host.peer,
@@ -182,3 +187,8 @@ def _unreached(peer: PeerId, note: str) -> dict[str, Any]:
         "heard_ago_s": None,
         "note": note,
     }
+
+
+def _about(fields: Mapping[str, object]) -> str:
+    """Return what a transition without a reason was about, for people."""
+    return ", ".join(f"{name} {value}" for name, value in fields.items())

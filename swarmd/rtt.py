@@ -34,19 +34,24 @@ class RttMeter:
         return {peer: min(samples) for peer, samples in self._samples.items() if samples}
 
     async def measure(self, peer: PeerId) -> None:
-        """Ping a host until its connection ends; then forget what was measured."""
+        """Ping a host until cancelled; then forget what was measured. A host that is slow to answer costs a sample."""
         samples: deque[int] = deque(maxlen=_WINDOW)
         self._samples[peer] = samples
         try:
-            async with await self._node.open(peer, PROTOCOL, max_message=_MAX_MESSAGE) as channel:
-                while True:
-                    samples.append(await _round_trip(channel))
-                    await trio.sleep(_EAGER_PAUSE if len(samples) < _EAGER else _PAUSE)
-        except (NetError, trio.EndOfChannel, trio.TooSlowError):
-            return  # the connection's end is reported by the node; a slow peer is measured anew on reconnect
+            while True:
+                try:
+                    await self._ping(peer, samples)
+                except (NetError, trio.EndOfChannel, trio.TooSlowError):
+                    await trio.sleep(_PAUSE)
         finally:
             if self._samples.get(peer) is samples:
                 del self._samples[peer]
+
+    async def _ping(self, peer: PeerId, samples: deque[int]) -> None:
+        async with await self._node.open(peer, PROTOCOL, max_message=_MAX_MESSAGE) as channel:
+            while True:
+                samples.append(await _round_trip(channel))
+                await trio.sleep(_EAGER_PAUSE if len(samples) < _EAGER else _PAUSE)
 
 
 async def _round_trip(channel: Channel) -> int:

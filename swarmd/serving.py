@@ -7,7 +7,6 @@ from collections.abc import Callable
 import trio
 
 from conf.schema import Config
-from ring.frame import Frame
 from ring.identity import PeerId
 from ring.plan import Plan
 from runtimes.tokenizer import Tokenizer
@@ -42,7 +41,12 @@ class Serving:
             await trio.sleep_forever()
 
     async def begin(self, plan: Plan, on_broken: Callable[[str], None]) -> None:
-        """Take frames of a plan's ring; on_broken(reason) is called if the ring is lost."""
+        """Take frames of a plan's ring; on_broken(reason) is called if the ring is lost.
+
+        Raises:
+            runtimes.tokenizer.TokenizerError: this host is the head, and the model's tokenizer cannot be read.
+
+        """
         if self._nursery is None:
             raise RuntimeError("Serving.run() must be running first")
         await self.end("ring_changed", "a new plan took its place")
@@ -51,7 +55,6 @@ class Serving:
             self._node,
             self._engine,
             self._key,
-            deliver=self._deliver,
             on_sessions=lambda count: self._facts.update(sessions=count),
             on_broken=on_broken,
             idle_seconds=_IDLE_FACTOR * self._progress_timeout,
@@ -59,6 +62,7 @@ class Serving:
         if plan.head == self._node.peer_id:
             tokenizer = await trio.to_thread.run_sync(Tokenizer, self._engine.source.path)
             self.coordinator = Coordinator(plan, tokenizer, runner.submit, self._progress_timeout)
+            runner.deliver = self.coordinator.deliver
         self._runner = runner
         self._nursery.start_soon(runner.run)
 
@@ -69,19 +73,14 @@ class Serving:
 
     async def end(self, code: str, reason: str) -> None:
         """Serve no ring any more; its sessions end with `code`."""
-        runner, self._runner = self._runner, None
+        runner, self._runner, self.coordinator = self._runner, None, None
         if runner is not None:
             await runner.close(code, reason)
-        self.coordinator = None
-
-    def _deliver(self, frame: Frame) -> None:
-        if self.coordinator is not None:
-            self.coordinator.deliver(frame)
 
     def _acceptor_for(self, plan: str, role: EdgeRole, peer: PeerId) -> Acceptor | None:
         """Take an edge only for the plan being served, and only from the host that the plan puts there."""
         runner = self._runner
-        if runner is None or runner.plan.id != plan:
+        if runner is None or runner.broken or runner.plan.id != plan:
             return None
         expected = runner.expected_upstream if role == "forward" else runner.expected_return
         return runner if peer == expected else None

@@ -17,12 +17,12 @@ from ring.identity import PeerId
 from ring.plan import Plan
 from ring.stage import Action, Close, Compute, Drop, Forward, Open, StageLimits, StageRole, StageTable
 from runtimes.base import Activation, FrameInput, RuntimeFailure, Tensor
-from swarmd.edges import EDGE_ENDS, EdgeRole, open_edge, receive_frame, ring_error, send_frame
+from swarmd.edges import EDGE_ENDS, EdgeRefused, EdgeRole, open_edge, receive_frame, ring_error, send_frame
 from swarmd.engine import Engine
 from swarmd.net import Channel, NetError, Node
 from swarmd.state_dir import HostKey
 
-_INBOX = 64  # frames that wait for the engine; beyond them the upstream edge waits
+_INBOX_PER_SESSION = 16  # frames; more than a session keeps in flight, with its first and its last
 _TICK = 1.0  # s
 _LAST_WORDS_WITHIN = 1.0  # s
 
@@ -37,15 +37,14 @@ class StageRunner:
         engine: Engine,
         key: HostKey,
         *,
-        deliver: Callable[[Frame], None],
         on_sessions: Callable[[int], None],
         on_broken: Callable[[str], None],
         idle_seconds: float,
     ) -> None:
         """Serve this host's block of a plan.
 
-        deliver takes frames for the coordinator (used at the head); on_sessions hears how many sessions are open;
-        on_broken hears once, with the reason, that the ring is lost.
+        on_sessions hears how many sessions are open; on_broken hears once, with the reason, that the ring is lost.
+        At the head, set `deliver` to what takes the frames for the coordinator.
         """
         own = next(stage for stage in plan.stages if stage.peer == node.peer_id)
         layers = plan.body.shape.layer_count
@@ -58,14 +57,15 @@ class StageRunner:
         self._table = StageTable(role, limits, key.signing_key)
         self._node = node
         self._engine = engine
-        self._deliver = deliver
+        self.deliver: Callable[[Frame], None] = _nobody_waits
         self._on_sessions = on_sessions
         self._on_broken = on_broken
-        self._inbox, self._frames = trio.open_memory_channel[Frame](_INBOX)
+        room = _INBOX_PER_SESSION * (plan.body.sessions + 1)
+        self._inbox, self._frames = trio.open_memory_channel[Frame](room)
         self._upstream: Channel | None = None
         self._downstream: Channel | None = None
         self._scope = trio.CancelScope()
-        self._broken = False
+        self.broken = False
         self._opened = trio.Event()
         self._stopped = trio.Event()
         self._log = structlog.get_logger("swarmd.stage").bind(plan=plan.id)
@@ -86,19 +86,41 @@ class StageRunner:
         return self.plan.tail if self._role.head and not self._solo else None
 
     async def open_downstream(self) -> None:
-        """Open the edge to the next stage, or from the tail to the head. Raises NetError."""
+        """Open the edge to the next stage, or from the tail to the head.
+
+        Raises:
+            NetError: it cannot be opened, or the ring has been lost meanwhile.
+
+        """
+        self._check_whole()
         if not self._solo:
             peer = self.plan.head if self._role.tail else self.plan.next_of(self._node.peer_id)
             role: EdgeRole = "return" if self._role.tail else "forward"
-            self._downstream = await open_edge(self._node, peer, self.plan.id, role)
+            edge = await open_edge(self._node, peer, self.plan.id, role)
+            if self.broken:
+                await edge.abort()
+            else:
+                self._downstream = edge
+        self._check_whole()
         self._opened.set()
 
-    async def submit(self, frame: Frame) -> None:
-        """Give the head a frame from the coordinator; after close() it is dropped."""
+    def _check_whole(self) -> None:
+        if self.broken:
+            raise EdgeRefused(f"the ring of plan {self.plan.id} is lost already")
+
+    def submit(self, frame: Frame) -> None:
+        """Give the head a frame from the coordinator; after the ring's end its session hears that instead."""
         try:
-            await self._inbox.send(frame)
+            self._inbox.send_nowait(frame)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._deliver(ring_error(self._node.peer_id, "ring_changed", "the ring is no longer served"))
+            self._refuse(frame, "ring_changed", "the ring is no longer served")
+        except trio.WouldBlock:
+            self._refuse(
+                frame, "busy", "the head has more frames waiting than its sessions may have in flight"
+            )
+
+    def _refuse(self, frame: Frame, code: str, message: str) -> None:
+        self.deliver(ErrorFrame(frame.session, self._node.peer_id, code, message))
 
     async def take_edge(self, role: EdgeRole, channel: Channel) -> None:
         """Read an edge that another host opened, until it ends."""
@@ -113,7 +135,7 @@ class StageRunner:
                 if role == "forward":
                     await self._inbox.send(frame)
                 else:
-                    self._deliver(frame)
+                    self.deliver(frame)
         except EDGE_ENDS as error:
             await self._lose(channel.peer, f"the edge from it was lost: {error or 'it ended'}")
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -132,16 +154,18 @@ class StageRunner:
 
     async def close(self, code: str, reason: str) -> None:
         """Stop serving: sessions end with `code`, edges are closed, the block stays loaded."""
-        if not self._broken:
-            self._broken = True
-            await self._tell_all(ring_error(self._node.peer_id, code, reason))
-        self._scope.cancel()
-        await self._stopped.wait()
+        try:
+            if not self.broken:
+                self.broken = True
+                await self._tell_all(ring_error(self._node.peer_id, code, reason))
+        finally:
+            self._scope.cancel()
+            with trio.CancelScope(shield=True):
+                await self._stopped.wait()
 
     async def _compute_frames(self) -> None:
         async for frame in self._frames:
             await self._carry_out(self._table.receive(frame, trio.current_time()))
-            self._on_sessions(len(self._table.sessions()))
 
     async def _tick(self) -> None:
         while True:
@@ -158,15 +182,22 @@ class StageRunner:
                 case Forward(frame=frame):
                     await self._send_on(frame)
                 case Close(session=session):
-                    await self._engine.close_session(session)
+                    await self._close_session(session)
                 case Drop(session=session, reason=reason):
                     self._log.debug("frame_dropped", session=session, reason=reason)
+        self._on_sessions(len(self._table.sessions()))
 
     async def _open(self, session: str) -> None:
         try:
             await self._engine.open_session(session)
         except RuntimeFailure as error:
             await self._carry_out(self._table.failed(session, error.code, str(error)))
+
+    async def _close_session(self, session: str) -> None:
+        try:
+            await self._engine.close_session(session)
+        except RuntimeFailure as error:
+            self._log.warning("session_not_closed", session=session, code=error.code, reason=str(error))
 
     async def _compute(self, action: Compute) -> None:
         if not self._table.stands(action):
@@ -185,7 +216,7 @@ class StageRunner:
     async def _send_on(self, frame: Frame) -> None:
         if self._downstream is None:
             if self._solo:
-                self._deliver(frame)  # what the only stage sends downstream is for its own coordinator
+                self.deliver(frame)  # what the only stage sends downstream is for its own coordinator
             else:
                 await self._lose(self._node.peer_id, "a frame came before the ring was active")
             return
@@ -213,32 +244,34 @@ class StageRunner:
 
     async def _break(self, error: ErrorFrame) -> None:
         """End the ring once, whatever the reason; the first one stands."""
-        if self._broken:
+        if self.broken:
             return
-        self._broken = True
+        self.broken = True
         self._on_broken(error.message)
         await self._tell_all(error)
         self._scope.cancel()
 
     async def _tell_all(self, error: ErrorFrame) -> None:
         """Tell the coordinator and both neighbours, as far as they can still be told."""
-        self._deliver(error)
-        with trio.move_on_after(_LAST_WORDS_WITHIN):
+        self.deliver(error)
+        async with trio.open_nursery() as nursery:
             for channel in (self._downstream, self._upstream):
                 if channel is not None:
-                    await _last_words(channel, error)
+                    nursery.start_soon(_last_words, channel, error)
 
     async def _stop(self) -> None:
-        with trio.CancelScope(shield=True):
-            for session in self._table.sessions():
-                await self._engine.close_session(session)
-            self._inbox.close()
-            self._frames.close()
-            for channel in (self._downstream, self._upstream):
-                if channel is not None:
-                    await channel.abort()
-        self._on_sessions(0)
-        self._stopped.set()
+        self._inbox.close()
+        self._frames.close()
+        try:
+            with trio.CancelScope(shield=True):
+                for channel in (self._downstream, self._upstream):
+                    if channel is not None:
+                        await channel.abort()
+                for session in self._table.sessions():
+                    await self._close_session(session)
+        finally:
+            self._on_sessions(0)
+            self._stopped.set()
 
 
 def _for_the_wire(activation: Activation | None) -> tuple[WireTensor | None, ...] | None:
@@ -248,8 +281,13 @@ def _for_the_wire(activation: Activation | None) -> tuple[WireTensor | None, ...
 
 
 async def _last_words(channel: Channel, error: ErrorFrame) -> None:
-    try:
-        await send_frame(channel, error)
-        await channel.end()
-    except NetError:
-        return  # it is this channel that was lost
+    with trio.move_on_after(_LAST_WORDS_WITHIN):
+        try:
+            await send_frame(channel, error)
+            await channel.end()
+        except NetError:
+            return  # it is this channel that was lost
+
+
+def _nobody_waits(frame: Frame) -> None:
+    """What comes to a stage that is no head is for no coordinator here."""

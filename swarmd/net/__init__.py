@@ -5,7 +5,7 @@ from swarmd.net import compat
 # isort: split
 from swarmd.net.address_book import AddressBook
 from swarmd.net.addresses import split_peer
-from swarmd.net.channel import Channel
+from swarmd.net.channel import Channel, first_message
 from swarmd.net.codec import pack, unpack
 from swarmd.net.connections import PeerDown, PeerUp
 from swarmd.net.errors import (
@@ -45,6 +45,7 @@ __all__ = [
     "PeerDown",
     "PeerUp",
     "ProtocolRefused",
+    "first_message",
     "open_node",
     "pack",
     "split_peer",

@@ -30,6 +30,20 @@ _LINGER_SECONDS = 10.0  # the peer does not end its half after this side has end
 _RESET_SECONDS = 1.0
 
 
+async def first_message(channel: Channel, within: float) -> bytes:
+    """Return what the peer that opened a channel says first.
+
+    Raises:
+        ChannelBroken: it said nothing within so many seconds, or broke off.
+
+    """
+    try:
+        with trio.fail_after(within):
+            return await channel.receive()
+    except trio.TooSlowError:
+        raise ChannelBroken(f"{channel!r}: the peer said nothing within {within:g} s") from None
+
+
 class ByteStream(Protocol):
     """What a channel needs of a stream: read() gives b"" or raises at its end; close() ends the writing half."""
 
@@ -64,13 +78,23 @@ class Channel:
 
     """
 
-    def __init__(self, stream: ByteStream, peer: PeerId, protocol: str, *, max_message: int) -> None:
+    def __init__(
+        self,
+        stream: ByteStream,
+        peer: PeerId,
+        protocol: str,
+        *,
+        max_message: int,
+        max_inbound: int | None = None,
+    ) -> None:
+        """max_message: bytes of a message either way; max_inbound: of one that is received, if that is less."""
         self.peer = peer
         self.protocol = protocol
         self._stream = stream
         self._max_message = max_message
-        self._bound = queue_bound(max_message)
-        self._deframer = Deframer(max_message)
+        self._outbox_bound = queue_bound(max_message)
+        self._inbox_bound = queue_bound(max_inbound or max_message)
+        self._deframer = Deframer(max_inbound or max_message)
         self._inbox: deque[bytes] = deque()
         self._inbox_cost = 0
         self._inbox_filled = trio.lowlevel.ParkingLot()
@@ -90,6 +114,11 @@ class Channel:
         """Name the protocol and the peer."""
         return f"<Channel {self.protocol} with {self.peer}>"
 
+    def admit(self, max_inbound: int) -> None:
+        """Take messages of up to max_inbound bytes from here on: the peer has shown that it may send them."""
+        self._deframer.max_message = max_inbound
+        self._inbox_bound = queue_bound(max_inbound)
+
     async def send(self, *parts: bytes | memoryview) -> None:
         """Send one message, the concatenation of `parts`; return once it is queued.
 
@@ -105,7 +134,7 @@ class Channel:
         data = frame(parts, self._max_message)
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_sendable()
-        while self._outbox_cost and self._outbox_cost + len(data) > self._bound:
+        while self._outbox_cost and self._outbox_cost + len(data) > self._outbox_bound:
             await self._outbox_drained.park()
             self._check_sendable()
         self._outbox.append(data)
@@ -235,7 +264,7 @@ class Channel:
         self._inbox.extend(messages)
         self._inbox_cost += sum(map(len, messages)) + _MESSAGE_OVERHEAD * len(messages)
         self._inbox_filled.unpark_all()
-        while self._inbox_cost > self._bound:
+        while self._inbox_cost > self._inbox_bound:
             with trio.move_on_after(_STALL_SECONDS) as patience:
                 await self._inbox_drained.park()
             if patience.cancelled_caught:

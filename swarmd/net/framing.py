@@ -32,12 +32,13 @@ class Deframer:
     """Cuts a byte stream, fed in arbitrary pieces, into messages.
 
     Attributes:
+        max_message: bytes of the longest message that is taken; may be changed between messages.
         ended: whether the end mark has been read.
 
     """
 
     def __init__(self, max_message: int) -> None:
-        self._max_message = max_message
+        self.max_message = max_message
         self._buffer = bytearray()
         self.ended = False
 
@@ -71,8 +72,8 @@ class Deframer:
 
     def _size_at(self, start: int) -> int:
         size: int = _LENGTH.unpack_from(self._buffer, start)[0]
-        if size > self._max_message:
-            raise MessageTooLarge(f"peer sends {size} bytes; the protocol's limit is {self._max_message}")
+        if size > self.max_message:
+            raise MessageTooLarge(f"peer sends {size} bytes; the protocol's limit is {self.max_message}")
         return size
 
     def _end(self, left: int) -> None:

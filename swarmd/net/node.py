@@ -95,6 +95,7 @@ class Node:
         handler: Callable[[Channel], Awaitable[None]],
         *,
         max_message: int,
+        max_inbound: int | None = None,
         max_channels_per_peer: int = 16,
     ) -> None:
         """Serve a protocol. When the handler returns the channel is ended; when it raises, aborted and the error logged.
@@ -103,6 +104,7 @@ class Node:
             protocol: such as "/swarmd/frames/1".
             handler: called in a task of its own for each channel that a peer opens.
             max_message: bytes of a message either way.
+            max_inbound: bytes of a message from the peer, if that is less; Channel.admit() may raise it.
             max_channels_per_peer: channels of this protocol that one peer may have open; more are reset.
 
         """
@@ -119,7 +121,8 @@ class Node:
                 return
             self._inbound[key] += 1
             try:
-                await self._serve(self._channel(stream, peer, protocol, max_message), handler)
+                channel = self._channel(stream, peer, protocol, max_message, max_inbound)
+                await self._serve(channel, handler)
             finally:
                 self._inbound[key] -= 1
                 if not self._inbound[key]:
@@ -157,8 +160,12 @@ class Node:
             return self._channel(stream, peer, protocol, max_message)
         raise ChannelBroken(f"{peer} did not answer to {protocol} within {timeout:g} s")
 
-    def _channel(self, stream: Any, peer: PeerId, protocol: str, max_message: int) -> Channel:
-        channel = Channel(MuxedBytes(stream), peer, protocol, max_message=max_message)
+    def _channel(
+        self, stream: Any, peer: PeerId, protocol: str, max_message: int, max_inbound: int | None = None
+    ) -> Channel:
+        channel = Channel(
+            MuxedBytes(stream), peer, protocol, max_message=max_message, max_inbound=max_inbound
+        )
         self._nursery.start_soon(channel.run)
         return channel
 

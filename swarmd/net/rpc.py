@@ -12,9 +12,9 @@ from typing import Any
 import trio
 
 from ring.identity import PeerId
-from swarmd.net.channel import Channel
+from swarmd.net.channel import Channel, first_message
 from swarmd.net.codec import pack, unpack
-from swarmd.net.errors import CallFailed, ChannelBroken, MessageMalformed, MessageTooLarge
+from swarmd.net.errors import CallFailed, MessageMalformed, MessageTooLarge
 
 log = logging.getLogger("swarmd.net")
 
@@ -28,10 +28,7 @@ def server(handler: Handler, max_message: int) -> Callable[[Channel], Awaitable[
     """Return a channel handler that answers one request with what `handler` returns or raises."""
 
     async def serve(channel: Channel) -> None:
-        with trio.move_on_after(_REQUEST_SECONDS) as patience:
-            data = await channel.receive()
-        if patience.cancelled_caught:
-            raise ChannelBroken(f"{channel!r}: no request within {_REQUEST_SECONDS:.0f} s")
+        data = await first_message(channel, _REQUEST_SECONDS)
         reply = await _answer(handler, channel, data)
         try:
             await channel.send(pack(reply))

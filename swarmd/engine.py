@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import structlog
 import trio
 
 from registry.shape import ModelShape
@@ -18,9 +19,11 @@ from runtimes.base import (
     ModelRuntime,
     ModelSource,
     Probe,
+    RuntimeFailure,
 )
 
 T = TypeVar("T")
+_log = structlog.get_logger("swarmd.engine")
 
 # One token, a small chunk as speculation will use it, and a prefill chunk: enough for a line through the costs.
 PROBE_WIDTHS = (1, 5, 64)
@@ -36,6 +39,7 @@ class Engine:
         self._thread = trio.CapacityLimiter(1)
         self.device = ""
         self.held: Inventory | None = None
+        self._limits: BlockLimits | None = None
 
     @property
     def runtime_name(self) -> str:
@@ -71,15 +75,12 @@ class Engine:
             trio.from_thread.check_cancelled()
             token.run_sync_soon(progress, step)
 
+        if self.held is not None and (self.held.lo, self.held.hi, self._limits) == (lo, hi, limits):
+            return self.held  # a new plan with the old block: nothing to move
         self.held = None
         self.held = await self._in_thread(lambda: self._loaded().load(self.source, lo, hi, limits, report))
+        self._limits = limits
         return self.held
-
-    async def unload(self) -> None:
-        """Drop the block."""
-        self.held = None
-        if self._runtime is not None:
-            await self._in_thread(self._runtime.unload)
 
     async def open_session(self, session: str) -> None:
         """Make room for a session."""
@@ -98,5 +99,14 @@ class Engine:
             raise RuntimeError("the engine has not been started")
         return self._runtime
 
-    def _in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
-        return trio.to_thread.run_sync(work, limiter=self._thread)
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Do work in the runtime's thread. Whatever a plugin did not foresee becomes a RuntimeFailure here."""
+        try:
+            return await trio.to_thread.run_sync(work, limiter=self._thread)
+        except RuntimeFailure:
+            raise
+        except Exception as error:
+            _log.exception("runtime_fault", runtime=self.runtime_name)
+            raise RuntimeFailure(
+                f"the runtime failed ({type(error).__name__}: {error}); its log has the details"
+            ) from error

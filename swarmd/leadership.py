@@ -49,11 +49,8 @@ class Leadership:
         """Lead whenever the swarm says that this host leads."""
         while True:
             seen = self._view.changes.count
-            if self._view.is_leader:
-                if self.shape is None:
-                    self._plans.clear("the leader is still measuring itself")
-                else:
-                    await self._lead(self.shape)
+            if self._view.is_leader and self.shape is not None:
+                await self._lead(self.shape)
             await self._view.changes.wait(seen, at_most=_LOOK_EVERY)
             await trio.sleep(_LOOK_EVERY / 5)  # announcements come in bursts: look once at a burst
 

@@ -142,10 +142,11 @@ class SwarmView:
             await trio.sleep(_TICK)
 
     def _candidates(self) -> list[Candidate]:
+        """Return who may lead: the hosts that have sized and timed the model, for nobody else can plan."""
         return [
             Candidate(signed.announcement.peer, signed.announcement.seniority)
             for signed in self.alive()
-            if signed.announcement.state != "leaving"
+            if signed.announcement.layer_ns and signed.announcement.state != "leaving"
         ]
 
     def _apply(self, events: Sequence[MembershipEvent]) -> None:

@@ -19,6 +19,10 @@ UNSETTLED = 2**62
 
 MAX_TERM = 2**48
 """A term beyond this is nobody's honest count and is not listened to."""
+FIRST_TERM_LIMIT = 2**32
+"""The highest term that a host believes as the first one it hears of: it leaves room for all that follow."""
+TERM_LEAP = 2**16
+"""How far a term may lie above the highest known. Elections count by one; who leaps further makes terms up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,8 @@ class Election:
         self._ticked_at: float | None = None
         self._stands_at = 0.0
         self._rumour: _Rumour | None = None
+        self._awaited: tuple[PeerId, float] | None = None
+        self._passed: set[PeerId] = set()
         self._seniority = UNSETTLED
 
     @property
@@ -149,7 +155,7 @@ class Election:
         peer, claimed = announcement.peer, announcement.leader
         if peer == self._self:
             return []
-        if announcement.term > MAX_TERM:
+        if announcement.term > self._credible():
             return []
         self._highest = max(self._highest, announcement.term)
         if peer == self._silent:
@@ -198,6 +204,8 @@ class Election:
         old_leader, old_term, led = self.leader, self._term, self.is_leader
         self._leader, self._last_leader, self._term = leader, leader.peer, term
         self._lease_end = now + self._timings.lease_seconds
+        self._awaited = None
+        self._passed.clear()
         if self._rumour is not None and self._rumour.term <= term:
             self._rumour = None
         if self._seniority == UNSETTLED:
@@ -222,14 +230,35 @@ class Election:
             self._rumour = _Rumour(term, leader, now + patience)
 
     def _stand(self, now: float, candidates: Sequence[Candidate]) -> list[ElectionEvent]:
-        waiting = self._rumour is not None and now < self._rumour.until
-        # A leader whose lease ran out may still count as alive; nobody waits for it to succeed itself.
-        first = min((c for c in candidates if c.peer != self._silent), key=_order, default=None)
-        if waiting or now < self._stands_at or first is None or first.peer != self._self:
+        if now < self._stands_at or (self._rumour is not None and now < self._rumour.until):
+            return []
+        first = self._first(now, candidates)
+        if first is None or first.peer != self._self:
             return []
         return [
             self._raise("no leader is left, and it comes first" if self._highest else "it founds the swarm")
         ]
+
+    def _first(self, now: float, candidates: Sequence[Candidate]) -> Candidate | None:
+        """Return whose turn it is. One that lets a lease pass without leading is waited for no longer.
+
+        Nor does anybody wait for a leader whose lease ran out to succeed itself, though it may still count as alive.
+        """
+        left = [c for c in candidates if c.peer != self._silent and c.peer not in self._passed]
+        first = min(left, key=_order, default=None)
+        if first is None:
+            self._passed.clear()
+            return None
+        if self._awaited is None or self._awaited[0] != first.peer:
+            self._awaited = (first.peer, now)
+        elif first.peer != self._self and now - self._awaited[1] >= self._timings.lease_seconds:
+            self._passed.add(first.peer)
+        return first
+
+    def _credible(self) -> int:
+        """Return the highest term that is believed."""
+        known = max(self._highest, self._term)
+        return min(known + TERM_LEAP, MAX_TERM) if known else FIRST_TERM_LIMIT
 
     def _outbid(self, now: float) -> list[ElectionEvent]:
         """Take a fresh term when others hold to one as high as ours whose leader does not speak up: they may not go back."""
@@ -244,7 +273,8 @@ class Election:
             self._seniority = self._highest
         self._term = self._highest = max(self._highest, self._term) + 1
         self._leader, self._last_leader = self._own(), self._self
-        self._rumour = None
+        self._rumour, self._awaited = None, None
+        self._passed.clear()
         return BecameLeader(self._term, reason)
 
     def _lose(self, reason: str) -> list[ElectionEvent]:

@@ -12,7 +12,9 @@ from nacl.signing import SigningKey
 
 from ring.announcement import Announcement, HostState, SignedAnnouncement
 from ring.election import (
+    FIRST_TERM_LIMIT,
     MAX_TERM,
+    TERM_LEAP,
     UNSETTLED,
     BecameLeader,
     Candidate,
@@ -110,9 +112,20 @@ def test_a_host_that_hears_nobody_founds_only_after_having_listened() -> None:
     assert election.lease_left(1000) == TIMINGS.lease_seconds
 
 
-def test_who_is_not_first_in_the_order_does_not_found() -> None:
-    election = Election(B, TIMINGS)
-    assert ticked(election, 100, candidates(a=UNSETTLED, b=UNSETTLED)) == []
+def test_who_is_not_first_in_the_order_lets_a_lease_pass_for_each_before_it() -> None:
+    who = candidates(a=UNSETTLED, b=UNSETTLED, c=UNSETTLED)
+    for peer, before in ((B, 1), (C, 2)):
+        election = Election(peer, TIMINGS)
+        patience = TIMINGS.found_seconds + before * TIMINGS.lease_seconds
+        assert ticked(election, patience - TICK, who) == []
+        assert kinds(ticked(election, patience + 3 * TICK, who, start=patience)) == [BecameLeader]
+
+
+def test_a_stranger_that_comes_first_and_never_leads_does_not_keep_the_swarm_leaderless() -> None:
+    election = follower_of_a()
+    events = ticked(election, 3 * TIMINGS.lease_seconds, candidates(b=3, c=0))
+    assert kinds(events) == [LeaderLost, BecameLeader]
+    assert election.leader == B
 
 
 def test_who_may_not_lead_does_not_found() -> None:
@@ -143,7 +156,8 @@ def test_the_lease_runs_out_and_the_first_in_order_takes_the_next_term() -> None
 
 def test_seniority_comes_before_the_id_in_the_order() -> None:
     election = follower_of_a()
-    assert kinds(ticked(election, 20, candidates(b=3, c=2))) == [LeaderLost]
+    patience = 2 * TIMINGS.lease_seconds - TICK
+    assert kinds(ticked(election, patience, candidates(b=3, c=2))) == [LeaderLost]
     assert election.leader is None
     assert election.term == 3
 
@@ -185,10 +199,24 @@ def test_the_next_term_is_above_all_that_were_ever_heard_of() -> None:
     assert election.term == 41
 
 
-def test_a_term_that_no_honest_host_can_have_reached_is_not_listened_to() -> None:
+@pytest.mark.parametrize("term", [3 + TERM_LEAP + 1, 2**40, MAX_TERM - 1, MAX_TERM + 1])
+@pytest.mark.parametrize("claimed", [C, A, ""])
+def test_a_term_that_no_honest_host_can_have_reached_has_no_effect(term: int, claimed: str) -> None:
     election = follower_of_a()
-    assert election.observe(announced(C, C, MAX_TERM + 1), 0) == []
+    assert election.observe(announced(C, claimed, term), 0) == []
     assert election.leader == A
+    ticked(election, TIMINGS.lease_seconds, candidates(b=3))
+    assert election.term == 4
+
+
+def test_the_first_term_heard_of_leaves_room_for_all_that_follow() -> None:
+    election = Election(B, TIMINGS)
+    assert election.observe(announced(C, C, FIRST_TERM_LIMIT + 1), 0) == []
+    assert kinds(election.observe(announced(A, A, FIRST_TERM_LIMIT), 0)) == [Following]
+    ticked(election, TIMINGS.lease_seconds, candidates(b=FIRST_TERM_LIMIT))
+    follower = Election(C, TIMINGS)
+    assert follower.observe(announced(A, A, FIRST_TERM_LIMIT), 0)
+    assert kinds(follower.observe(announced(B, B, election.term), 0)) == [Following]
 
 
 def test_a_higher_term_is_followed_and_a_lower_one_is_not() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from ring.announcement import Announcement, AnnouncementError, HostState, SignedAnnouncement, signed, verified
+from ring.announcement import Announcement, AnnouncementError, SignedAnnouncement, signed, verified
 from ring.envelope import EnvelopeError
 from ring.hello import WIRE, Hello
 from ring.identity import PeerId
@@ -38,6 +38,8 @@ class Announcer:
         self._key = key
         self._incarnation = incarnation
         self._sequence = 0
+        self._leaving = False
+        self._last: SignedAnnouncement | None = None
         self._node = node
         self._view = view
         self._facts = facts
@@ -48,9 +50,10 @@ class Announcer:
     def hello(self) -> Hello:
         """Return what this host says first on a new connection."""
         known = [(signed.announcement.peer, signed.announcement.addresses) for signed in self._view.alive()]
-        return Hello(WIRE, __version__, self._view.swarm, self.say().data, tuple(known[:_EXCHANGED_PEERS]))
+        said = self._last or self.say()
+        return Hello(WIRE, __version__, self._view.swarm, said.data, tuple(known[:_EXCHANGED_PEERS]))
 
-    def say(self, state: HostState | None = None) -> SignedAnnouncement:
+    def say(self) -> SignedAnnouncement:
         """Build and sign the next announcement, and take it into the own view."""
         facts, self._sequence = self._facts, self._sequence + 1
         rtts = sorted(self._meter.minimum_us().items(), key=lambda item: item[1])[:_MAX_RTTS]
@@ -62,7 +65,7 @@ class Announcer:
             addresses=self._node.addresses()[:_MAX_ADDRESSES],
             version=__version__,
             wire=WIRE,
-            state=state or facts.state,
+            state="leaving" if self._leaving else facts.state,
             seniority=self._view.seniority,
             leader=facts.leader,
             term=facts.term,
@@ -79,7 +82,13 @@ class Announcer:
         )
         said = verified(signed(announcement, self._key.sign, self._key.public_key))
         self._view.heard(said)
+        self._last = said
         return said
+
+    async def say_farewell(self) -> None:
+        """Announce that this host leaves; from here on it says nothing else, however it is asked."""
+        self._leaving = True
+        await self.publish(self.say())
 
     async def run(self) -> None:
         """Announce for as long as the daemon lives."""

@@ -161,8 +161,8 @@ class Daemon:
         self._member.shape = self._leadership.shape = self._plans.shape = shape
 
     async def leave_on_signal(self, everything: trio.CancelScope) -> None:
-        """Cancel `everything` on SIGINT or SIGTERM."""
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        """Cancel `everything` on SIGINT, SIGTERM or SIGHUP (the terminal is gone)."""
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
             async for number in signals:
                 self._activity.note("leaving", f"signal {signal.Signals(number).name}")
                 everything.cancel()
@@ -172,7 +172,7 @@ class Daemon:
         """Tell the others, so that they need not wait for a silence; what they do not hear they will find out."""
         with trio.move_on_after(_FAREWELL) as scope:
             scope.shield = True
-            await self._announcer.publish(self._announcer.say("leaving"))
+            await self._announcer.say_farewell()
             await trio.sleep(_FAREWELL / 2)  # gossip is sent by tasks of its own
         self._save_peers()
 

@@ -14,13 +14,21 @@ from swarmd.net import NetError, Node
 _FIRST_PAUSE = 0.5  # s
 _LONGEST_PAUSE = 30.0  # s
 _FORGET_AFTER = 12  # failures in a row, for a host that is no bootstrap
+_FORGET_HEARSAY_AFTER = 2
+_MAX_HEARSAY = 256  # hosts that others merely told of
+_MAX_HEARSAY_ADDRESSES = 4
 _DIAL_WITHIN = 10.0  # s
 _AT_ONCE = 8
+_HEARSAY_AT_ONCE = 4
+HEARSAY = "peer exchange"
 
 
 @dataclass(slots=True)
 class Target:
-    """A host to be connected to. source: where we know it from; error: why the last dial failed."""
+    """A host to be connected to.
+
+    source: where we know it from; error: why the last dial failed; held_off: it answered, and is not of this swarm.
+    """
 
     source: str
     pinned: bool
@@ -29,6 +37,12 @@ class Target:
     failures: int = 0
     error: str = ""
     dialling: bool = False
+    held_off: bool = False
+
+    @property
+    def hearsay(self) -> bool:
+        """Whether nobody but another host has told of it."""
+        return self.source == HEARSAY
 
 
 class Dialer:
@@ -37,7 +51,9 @@ class Dialer:
     def __init__(self, node: Node, activity: Activity) -> None:
         self._node = node
         self._activity = activity
-        self._limit = trio.CapacityLimiter(_AT_ONCE)
+        # Hearsay has places of its own: whoever tells of a thousand black holes delays nobody else.
+        self._places = trio.CapacityLimiter(_AT_ONCE)
+        self._hearsay_places = trio.CapacityLimiter(_HEARSAY_AT_ONCE)
         self.targets: dict[PeerId, Target] = {}
         self.changes = Changes()
 
@@ -45,21 +61,32 @@ class Dialer:
         """Try to be connected to a host at these addresses (and those known from before)."""
         if peer == self._node.peer_id:
             return
+        known = self.targets.get(peer)
+        if source == HEARSAY:
+            if known is not None or self._hearsay() >= _MAX_HEARSAY:
+                return
+            addresses = addresses[:_MAX_HEARSAY_ADDRESSES]
         self._node.address_book.add(peer, addresses)
-        if peer not in self.targets:
+        if known is None:
             self.targets[peer] = Target(source, pinned)
             self.changes.notify()
+        elif known.hearsay:
+            known.source, known.pinned = source, pinned
+
+    def _hearsay(self) -> int:
+        return sum(target.hearsay for target in self.targets.values())
 
     def retry_now(self, peer: PeerId) -> None:
-        """Forget the back-off of a host: something says that it is there."""
-        if target := self.targets.get(peer):
+        """Forget the back-off of a host, unless it is held off: something says that it is there."""
+        target = self.targets.get(peer)
+        if target is not None and not (target.held_off and trio.current_time() < target.next_try):
             target.pause, target.next_try, target.failures = _FIRST_PAUSE, 0.0, 0
             self.changes.notify()
 
     def hold_off(self, peer: PeerId, error: str) -> None:
         """Do not dial a host again soon: it answered, and it cannot be in this swarm."""
         target = self.targets.setdefault(peer, Target("refused", pinned=False))
-        target.pause, target.error = _LONGEST_PAUSE, error
+        target.pause, target.error, target.held_off = _LONGEST_PAUSE, error, True
         target.next_try = trio.current_time() + _LONGEST_PAUSE
 
     def troubles(self) -> list[str]:
@@ -68,7 +95,7 @@ class Dialer:
         return [
             f"{target.source} {peer} ({target.error}), next try in {max(0, round(target.next_try - now))} s"
             for peer, target in sorted(self.targets.items())
-            if target.error and peer not in connected
+            if target.error and not target.hearsay and peer not in connected
         ]
 
     async def run(self) -> None:
@@ -90,7 +117,7 @@ class Dialer:
     async def _dial(self, peer: PeerId) -> None:
         target = self.targets[peer]
         try:
-            async with self._limit:
+            async with self._hearsay_places if target.hearsay else self._places:
                 await self._node.connect(peer, timeout=_DIAL_WITHIN)
             target.pause, target.failures, target.error = _FIRST_PAUSE, 0, ""
             target.next_try = trio.current_time() + _FIRST_PAUSE
@@ -102,10 +129,11 @@ class Dialer:
 
     def _failed(self, peer: PeerId, target: Target, error: str) -> None:
         target.failures += 1
-        if target.failures == 1:
+        if target.failures == 1 and not target.hearsay:
             self._activity.note("host_unreachable", error, peer=peer, source=target.source)
         target.error = error
         target.next_try = trio.current_time() + target.pause
         target.pause = min(2 * target.pause, _LONGEST_PAUSE)
-        if target.failures >= _FORGET_AFTER and not target.pinned:
-            del self.targets[peer]
+        patience = _FORGET_HEARSAY_AFTER if target.hearsay else _FORGET_AFTER
+        if target.failures >= patience and not target.pinned:
+            self.targets.pop(peer, None)

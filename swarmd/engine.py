@@ -53,9 +53,9 @@ class Engine:
 
     async def start(self) -> ModelShape:
         """Open the runtime (this imports torch) and return the model's shape."""
-        self._runtime = await self._in_thread(self._open)
+        self._runtime = await self._in_thread(self._open, abandon=True)
         self.device = await self._in_thread(self._runtime.device)
-        return await self._in_thread(lambda: self._loaded().shape(self.source))
+        return await self._in_thread(lambda: self._loaded().shape(self.source), abandon=True)
 
     async def memory_free(self) -> int:
         """Return the bytes that this process may still use on the device."""
@@ -63,7 +63,7 @@ class Engine:
 
     async def probe(self) -> Probe:
         """Measure one layer at PROBE_WIDTHS."""
-        return await self._in_thread(lambda: self._loaded().probe(self.source, PROBE_WIDTHS))
+        return await self._in_thread(lambda: self._loaded().probe(self.source, PROBE_WIDTHS), abandon=True)
 
     async def load(
         self, lo: int, hi: int, limits: BlockLimits, progress: Callable[[LoadProgress], None]
@@ -99,10 +99,14 @@ class Engine:
             raise RuntimeError("the engine has not been started")
         return self._runtime
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Do work in the runtime's thread. Whatever a plugin did not foresee becomes a RuntimeFailure here."""
+    async def _in_thread(self, work: Callable[[], T], *, abandon: bool = False) -> T:
+        """Do work in the runtime's thread. Whatever a plugin did not foresee becomes a RuntimeFailure here.
+
+        abandon: when cancelled, leave the thread to itself. Only for work that nothing else waits for: a daemon that is
+        told to leave while it measures leaves at once.
+        """
         try:
-            return await trio.to_thread.run_sync(work, limiter=self._thread)
+            return await trio.to_thread.run_sync(work, limiter=self._thread, abandon_on_cancel=abandon)
         except RuntimeFailure:
             raise
         except Exception as error:

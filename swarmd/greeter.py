@@ -10,12 +10,15 @@ import trio
 from ring.hello import MAX_HELLO_BYTES, PROTOCOL, Hello, HelloError, HelloRefused, receive, to_map
 from ring.identity import PeerId
 from swarmd.activity import Activity
-from swarmd.dialer import Dialer
+from swarmd.dialer import HEARSAY, Dialer
 from swarmd.net import CallFailed, NetError, Node, PeerUp, ProtocolRefused
 from swarmd.rtt import RttMeter
 from swarmd.view import SwarmView
 
 _ANSWER_WITHIN = 10.0  # s
+_GREET_AGAIN = 2.0  # s
+_HEARSAY_EACH = 32  # hosts that one hello may tell of
+_LOOK_EVERY = 2.0  # s
 
 
 class Greeter:
@@ -42,6 +45,7 @@ class Greeter:
     async def run(self) -> None:
         """Follow connections for as long as the daemon lives."""
         async with self._node.connection_events() as events, trio.open_nursery() as nursery:
+            nursery.start_soon(self._meet_announced)
             for peer in self._node.connected():
                 nursery.start_soon(self._accompany, peer)
             async for event in events:
@@ -50,11 +54,20 @@ class Greeter:
                 else:
                     self._gone(event.peer)
 
+    async def _meet_announced(self) -> None:
+        """Be connected to every host that is heard of by gossip: the planner uses measured edges only."""
+        while True:
+            for signed in self._view.alive():
+                host = signed.announcement
+                self._dialer.want(host.peer, host.addresses, source="announcement")
+            await trio.sleep(_LOOK_EVERY)
+
     def _gone(self, peer: PeerId) -> None:
         if scope := self._greeted.pop(peer, None):
             scope.cancel()
         self._view.disconnected(peer)
-        self._dialer.retry_now(peer)
+        if self._view.life(peer) != "left":
+            self._dialer.retry_now(peer)
 
     async def _accompany(self, peer: PeerId) -> None:
         """Greet a connected peer and, if it is a host of this swarm, measure it until it goes."""
@@ -62,15 +75,20 @@ class Greeter:
             return
         scope = self._greeted[peer] = trio.CancelScope()
         with scope:
-            if await self._greet(peer):
+            is_host: bool | None = None
+            while is_host is None:
+                is_host = await self._greet(peer)
+            if is_host:
                 await self._meter.measure(peer)
 
-    async def _greet(self, peer: PeerId) -> bool:
+    async def _greet(self, peer: PeerId) -> bool | None:
+        """Return whether a peer is a host of this swarm, or None, after a pause, if it has not answered."""
+        mine = to_map(self._own_hello())
         try:
             reply = await self._node.call(
                 peer,
                 PROTOCOL,
-                to_map(self._own_hello()),
+                mine,
                 timeout=_ANSWER_WITHIN,
                 max_message=MAX_HELLO_BYTES,
             )
@@ -85,7 +103,8 @@ class Greeter:
             return False
         except NetError as error:
             self._activity.note("hello_failed", str(error), peer=peer)
-            return False
+            await trio.sleep(_GREET_AGAIN)
+            return None
         return True
 
     async def _answer(self, peer: PeerId, request: dict[str, Any]) -> dict[str, Any]:
@@ -98,8 +117,8 @@ class Greeter:
         if theirs.announcement is not None:
             self._view.heard_bytes(theirs.announcement)
         self._view.connected(peer)
-        for other, addresses in theirs.peers:
-            self._dialer.want(other, addresses, source="peer exchange")
+        for other, addresses in theirs.peers[:_HEARSAY_EACH]:
+            self._dialer.want(other, addresses, source=HEARSAY)
 
     async def _refuse(self, peer: PeerId, reason: str) -> None:
         self._activity.note("host_refused", reason, peer=peer)

@@ -139,7 +139,7 @@ class Inspection:
         known = {row["peer"] for row in rows}
         rows.sort(key=lambda row: (not row["me"], row["peer"]))
         for peer, target in sorted(self._dialer.targets.items()):
-            if peer not in known:
+            if peer not in known and not target.hearsay:
                 rows.append(_unreached(peer, target.error or "being dialled"))
         return {"peers": rows}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import trio
@@ -10,15 +11,16 @@ from registry.shape import ModelShape
 from ring.identity import PeerId
 from ring.plan import Plan, PlanRefused, parse_plan, verify_plan
 from swarmd.activity import Activity
-from swarmd.changes import Changes
 from swarmd.facts import OwnFacts
 from swarmd.net import NetError, Node
+from swarmd.printable import printable
 from swarmd.view import SwarmView
 
 PROTOCOL = "/swarmd/plan/1"
 _MAX_MESSAGE = 5 << 20
 _ANSWER_WITHIN = 5.0  # s
 _RETRY = 1.0  # s
+_MAX_REASON = 500  # characters
 
 
 class Plans:
@@ -32,7 +34,6 @@ class Plans:
         self.active: Plan | None = None
         self.reason = "no leader has been heard of"
         self.shape: ModelShape | None = None
-        self.changes = Changes()
         node.serve(PROTOCOL, self._answer, max_message=_MAX_MESSAGE)
 
     @property
@@ -44,7 +45,6 @@ class Plans:
         """Take a plan as the active one."""
         self.active, self.reason = plan, ""
         self._facts.update(plan=plan.id)
-        self.changes.notify()
 
     def clear(self, reason: str) -> None:
         """Say that there is no active plan, and why."""
@@ -52,7 +52,6 @@ class Plans:
             return
         self.active, self.reason = None, reason
         self._facts.update(plan="")
-        self.changes.notify()
 
     async def _answer(self, peer: PeerId, request: dict[str, Any]) -> dict[str, Any]:
         plan = self.active
@@ -68,6 +67,7 @@ class Plans:
                     self.clear("no leader has been heard of")
             elif not self._view.is_leader and self._differs_from(leader):
                 await self._fetch_from(leader)
+                await trio.sleep(_RETRY)  # announcements come many times a second in a large swarm
             await self._view.changes.wait(seen, at_most=_RETRY)
 
     def _differs_from(self, leader: PeerId) -> bool:
@@ -86,27 +86,54 @@ class Plans:
             reply = await self._node.call(
                 leader, PROTOCOL, {}, timeout=_ANSWER_WITHIN, max_message=_MAX_MESSAGE
             )
-            await self._take(reply)
+            plan = await self._read(reply)
         except NetError as error:
             self._activity.note("plan_not_fetched", str(error), leader=leader)
         except PlanRefused as error:
             self._activity.note("plan_refused", str(error), leader=leader)
-
-    async def _take(self, reply: dict[str, Any]) -> None:
-        data, reason = reply.get("plan"), reply.get("reason")
-        if isinstance(data, bytes):
-            plan = parse_plan(data)
-            if plan.id != self.active_id and self.shape is not None:
-                await self._check(plan, self.shape)
-                self.activate(plan)
-                self._activity.note("plan_active", plan=plan.id)
         else:
-            self.clear(str(reason)[:500] if isinstance(reason, str) else "the leader gives no reason")
+            if self._view.leader == leader != self._view.peer:  # it may have changed meanwhile
+                self._follow(plan, reply.get("reason"))
 
-    async def _check(self, plan: Plan, shape: ModelShape) -> None:
-        """Recompute a plan. Its signer may be a former leader: a ring outlives the term in which it was planned."""
-        await trio.to_thread.run_sync(
-            lambda: verify_plan(
-                plan, leader=plan.body.leader, term=plan.body.term, shape=shape, swarm=self._view.swarm
-            )
+    async def _read(self, reply: Mapping[str, Any]) -> Plan | None:
+        """Parse and recompute a plan, in a thread. Its signer may be a former leader: a ring outlives its term.
+
+        Raises:
+            PlanRefused: it fails a check.
+
+        """
+        data = reply.get("plan")
+        if not isinstance(data, bytes):
+            return None
+        if self.active is not None and data == self.active.to_json_bytes():
+            return self.active
+
+        def read() -> Plan:
+            plan = parse_plan(data)
+            body = plan.body
+            # A host that cannot size the model itself takes the plan's word for it: it only forwards requests.
+            shape = self.shape or body.shape
+            verify_plan(plan, leader=body.leader, term=body.term, shape=shape, swarm=self._view.swarm)
+            return plan
+
+        return await trio.to_thread.run_sync(read)
+
+    def _follow(self, plan: Plan | None, reason: object) -> None:
+        """Take the leader's word for which plan is active, as far as the members' own words do not contradict it."""
+        if plan is None:
+            if self.active is None or not self._is_served(self.active):
+                told = printable(reason) if isinstance(reason, str) else ""
+                self.clear(told[:_MAX_REASON] or "the leader gives no reason")
+        elif plan.id != self.active_id and self._is_served(plan):
+            self.activate(plan)
+            self._activity.note("plan_active", plan=plan.id)
+
+    def _is_served(self, plan: Plan) -> bool:
+        """Return whether every member says that it serves the plan."""
+        hosts = [self._view.announcement(stage.peer) for stage in plan.stages]
+        return all(
+            host is not None
+            and host.block is not None
+            and (host.block.plan, host.block.state) == (plan.id, "serving")
+            for host in hosts
         )

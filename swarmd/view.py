@@ -151,6 +151,8 @@ class SwarmView:
 
     def _apply(self, events: Sequence[MembershipEvent]) -> None:
         for event in events:
+            if event.peer == self.peer:
+                continue  # this host knows of itself
             match event:
                 case HostJoined(peer=peer, reason=reason):
                     self._moved("host_joined", peer, reason)

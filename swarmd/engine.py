@@ -106,7 +106,9 @@ class Engine:
         told to leave while it measures leaves at once.
         """
         try:
-            return await trio.to_thread.run_sync(work, limiter=self._thread, abandon_on_cancel=abandon)
+            return await trio.to_thread.run_sync(  # type: ignore[call-arg]  # trio_typing knows an older name
+                work, limiter=self._thread, abandon_on_cancel=abandon
+            )
         except RuntimeFailure:
             raise
         except Exception as error:

@@ -197,10 +197,32 @@ async def local_swarm(home: Path, name: str, settings: Mapping[str, Any]) -> Asy
     """Make a swarm that ends with the block, whatever happens in it."""
     swarm = LocalSwarm(home, name, settings)
     try:
-        yield swarm
+        async with _ending_on_signals():
+            yield swarm
     finally:
         with trio.CancelScope(shield=True):
             await swarm.stop()
+
+
+@asynccontextmanager
+async def _ending_on_signals() -> AsyncIterator[None]:
+    """End the block on SIGTERM and SIGHUP, which would else leave the daemons behind as orphans."""
+    scope, token = trio.CancelScope(), trio.lowlevel.current_trio_token()
+    received: list[int] = []
+
+    def end(number: int, frame: object) -> None:
+        received.append(number)
+        token.run_sync_soon(scope.cancel)
+
+    former = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with scope:
+            yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    if received:
+        raise LocalSwarmFailed(f"ended by {signal.Signals(received[0]).name}")
 
 
 def _toml(values: Mapping[str, Any]) -> str:

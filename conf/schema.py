@@ -43,12 +43,13 @@ def _memory_limit(value: object) -> ByteSize | Literal["auto"]:
         size = _SIZE.validate_python(value)
     except ValueError:
         size = ByteSize(0)
-    if isinstance(value, bool) or size < 1:
+    if isinstance(value, bool) or not 1 <= size <= _LARGEST_SIZE:
         raise ValueError('must be "auto" or a size such as "6GiB" or "500MB"')
     return size
 
 
 _SIZE = TypeAdapter(ByteSize)
+_LARGEST_SIZE = 1 << 60
 _SECTION = ConfigDict(extra="forbid")
 
 SwarmName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
@@ -107,8 +108,8 @@ class Model:
 
     id: Annotated[str, Field(min_length=1)] = "tale"
     path: OptionalPath = None
-    context: Annotated[int, Field(ge=1)] = 1024
-    sessions: Annotated[int, Field(ge=1)] = 4
+    context: Annotated[int, Field(ge=1, le=1 << 24)] = 1024
+    sessions: Annotated[int, Field(ge=1, le=4096)] = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_SECTION)
@@ -126,7 +127,7 @@ class Runtime:
 
     name: Word = "auto"
     memory_limit: MemoryLimit = "auto"
-    threads: Annotated[int, Field(ge=0)] = 0
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
 
 

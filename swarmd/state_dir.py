@@ -15,6 +15,8 @@ from nacl.signing import SigningKey
 from registry.keys import load_or_create_key
 from ring.identity import PeerId, peer_id_of
 
+_MAX_INCARNATION = 2**53
+
 
 class StateDirError(Exception):
     """The state directory cannot be used. Free the disk, mend its permissions or set `state.dir` elsewhere."""
@@ -76,10 +78,14 @@ class StateDir:
             former = int(file.read_text())
         except FileNotFoundError:
             former = 0
-        except ValueError as error:
+        except OSError as error:
+            raise StateDirError(f"{file} cannot be read: {error.strerror}") from error
+        except ValueError:
+            former = -1
+        if not 0 <= former < _MAX_INCARNATION:
             raise StateDirError(
-                f"{file} does not hold a number; write a number larger than any before"
-            ) from error
+                f"{file} does not hold a count of starts: write a number there, larger than any before and below 2^53"
+            )
         self._replace(file, f"{former + 1}\n")
         return former + 1
 
@@ -90,7 +96,7 @@ class StateDir:
             book = json.loads(file.read_text())
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             with contextlib.suppress(OSError):
                 file.rename(file.with_suffix(".damaged"))
             return {}

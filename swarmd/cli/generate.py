@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -140,7 +141,11 @@ async def _answer(ask: Question, prompt: dict[str, Any], say: Callable[[str], No
 def _prompt(argument: str | None) -> str:
     if argument is None and sys.stdin.isatty():
         raise typer.BadParameter("give one, or pipe it into stdin", param_hint="PROMPT")
-    return sys.stdin.read() if argument is None else argument
+    text = sys.stdin.buffer.read() if argument is None else os.fsencode(argument)
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"it is not UTF-8 (byte {error.start})", param_hint="PROMPT") from error
 
 
 def _say(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -27,6 +28,7 @@ def main() -> NoReturn:
 
 def run(arguments: Sequence[str]) -> ExitStatus:
     """Run a command line and return its exit status."""
+    _see_to_streams()
     reporter = Reporter.of(arguments)
     command = typer.main.get_command(app)
     try:
@@ -40,6 +42,16 @@ def run(arguments: Sequence[str]) -> ExitStatus:
     if status == ExitStatus.INTERRUPTED:  # typer has turned a KeyboardInterrupt into this
         return reporter.report(failure_of(KeyboardInterrupt()))
     return ExitStatus(status or ExitStatus.OK)
+
+
+def _see_to_streams() -> None:
+    """Make output possible whatever it goes to: closed streams go nowhere, and what an encoding lacks is replaced."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:  # the descriptor is closed
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the process's life
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)

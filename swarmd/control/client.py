@@ -11,9 +11,11 @@ import trio
 
 from swarmd.control.wire import (
     REPLY_LIMIT,
+    REQUEST_LIMIT,
     BadRequest,
     ControlDenied,
     LineReader,
+    LineTooLong,
     Message,
     check_path,
     decode,
@@ -106,10 +108,15 @@ async def stream(
         ControlDenied: the socket belongs to another user.
 
     """
+    line = encode({**fields, "op": op})
+    if len(line) > REQUEST_LIMIT:
+        raise LineTooLong(
+            f"the request has {len(line):,} bytes, more than the {REQUEST_LIMIT:,} allowed: send less"
+        )
     connection = await _connect(path)
     async with connection:
         try:
-            await connection.send_all(encode({**fields, "op": op}))
+            await connection.send_all(line)
         except trio.BrokenResourceError as error:
             raise ControlProtocolError("the daemon hung up on the request: is it shutting down?") from error
         yield Reply(connection, silence)

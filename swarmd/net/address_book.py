@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ring.identity import PeerId
+from ring.identity import PeerId, PeerIdError, public_key_of
 from swarmd.net.addresses import parse
 from swarmd.net.errors import AddressInvalid
 
 _MAX_PEERS = 4096
+_MAX_NUMBER = 2**53
 _MAX_ADDRESSES = 16
 
 
@@ -92,7 +93,7 @@ class AddressBook:
     def load(self, saved: Mapping[str, Any]) -> None:
         """Add what to_dict() returned earlier; entries that are not of that form are left out."""
         for peer, addresses in saved.items():
-            if not isinstance(addresses, Mapping):
+            if not isinstance(addresses, Mapping) or not _is_peer(peer):
                 continue
             for address in self.add(PeerId(peer), (a for a in addresses if isinstance(a, str))):
                 facts = addresses.get(address)
@@ -115,8 +116,18 @@ class AddressBook:
                 del known[address]
 
 
+def _is_peer(text: str) -> bool:
+    try:
+        public_key_of(text)
+    except PeerIdError:
+        return False
+    return True
+
+
 def _known_from(facts: Mapping[str, Any]) -> Known:
     success, failures = facts.get("last_success"), facts.get("failures")
-    if not isinstance(success, int | float) or not isinstance(failures, int) or success < 0 or failures < 0:
+    if not isinstance(success, int | float) or not isinstance(failures, int):
+        return Known()
+    if not 0 <= success < _MAX_NUMBER or not 0 <= failures < _MAX_NUMBER:
         return Known()
     return Known(float(success), failures)

@@ -545,3 +545,40 @@ def test_the_demo_shows_plan_text_and_checks_and_fails_when_one_is_false(
             "9.5 tok/s",
         ):
             assert told in out
+
+
+@pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-"])
+def test_closed_standard_streams_are_no_bug(redirection: str, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m swarmd config show {redirection}"
+    result = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "bug" not in result.stderr
+
+
+def test_an_output_that_lacks_a_character_gets_another(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "SWARMD_SWARM_NAME": "x" * 100}
+    result = subprocess.run(
+        [sys.executable, "-m", "swarmd", "config", "show"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        check=False,
+    )
+    assert result.returncode == 3
+    assert "Traceback" not in result.stderr
+
+
+def test_a_prompt_that_is_not_utf8_is_a_usage_error(tmp_path: Path) -> None:
+    for arguments, stdin in (([os.fsdecode(b"\xff\xfe")], None), ([], b"\xff\xfe")):
+        result = subprocess.run(
+            [sys.executable, "-m", "swarmd", "generate", *arguments],
+            capture_output=True,
+            input=stdin,
+            cwd=tmp_path,
+            check=False,
+        )
+        assert result.returncode == 2
+        assert b"UTF-8" in result.stderr

@@ -21,6 +21,7 @@ _MAX_MESSAGE = 5 << 20
 _ANSWER_WITHIN = 5.0  # s
 _RETRY = 1.0  # s
 _MAX_REASON = 500  # characters
+_CONFIRMED_WITHIN = 5.0  # s: a few announcements
 
 
 class Plans:
@@ -34,6 +35,7 @@ class Plans:
         self.active: Plan | None = None
         self.reason = "no leader has been heard of"
         self.shape: ModelShape | None = None
+        self._unconfirmed: Plan | None = None
         node.serve(PROTOCOL, self._answer, max_message=_MAX_MESSAGE)
 
     @property
@@ -76,10 +78,16 @@ class Plans:
         return announced is not None and (not announced.plan or announced.plan != self.active_id)
 
     async def refresh(self) -> None:
-        """Ask the leader now: its last announcement may be older than its last plan."""
-        leader = self._view.leader
-        if leader is not None and not self._view.is_leader:
-            await self._fetch_from(leader)
+        """Ask the leader now: its last announcement may be older than its last plan, and its members' words younger."""
+        with trio.move_on_after(_CONFIRMED_WITHIN):
+            while self.active is None:
+                seen, leader = self._view.changes.count, self._view.leader
+                if leader is None or self._view.is_leader:
+                    return
+                await self._fetch_from(leader)
+                if self._unconfirmed is None:
+                    return
+                await self._view.changes.wait(seen, at_most=_CONFIRMED_WITHIN)
 
     async def _fetch_from(self, leader: PeerId) -> None:
         try:
@@ -105,8 +113,9 @@ class Plans:
         data = reply.get("plan")
         if not isinstance(data, bytes):
             return None
-        if self.active is not None and data == self.active.to_json_bytes():
-            return self.active
+        for known in (self.active, self._unconfirmed):
+            if known is not None and data == known.to_json_bytes():
+                return known
 
         def read() -> Plan:
             plan = parse_plan(data)
@@ -120,13 +129,20 @@ class Plans:
 
     def _follow(self, plan: Plan | None, reason: object) -> None:
         """Take the leader's word for which plan is active, as far as the members' own words do not contradict it."""
+        self._unconfirmed = None
         if plan is None:
             if self.active is None or not self._is_served(self.active):
                 told = printable(reason) if isinstance(reason, str) else ""
                 self.clear(told[:_MAX_REASON] or "the leader gives no reason")
-        elif plan.id != self.active_id and self._is_served(plan):
+        elif plan.id == self.active_id:
+            return
+        elif self._is_served(plan):
             self.activate(plan)
             self._activity.note("plan_active", plan=plan.id)
+        else:
+            self._unconfirmed = plan
+            if self.active is None:
+                self.clear(f"the hosts of plan {plan.id[:8]} have yet to say that they serve it")
 
     def _is_served(self, plan: Plan) -> bool:
         """Return whether every member says that it serves the plan."""

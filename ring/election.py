@@ -34,6 +34,8 @@ class ElectionTimings:
         found_seconds: how long a host that starts listens for a leader before it may found a swarm, and how long one
             that has got its seniority lets the others hear of it before it may succeed a leader. More than the
             time between announcements and the time that they travel.
+        patience_seconds: how long others wait for a live candidate whose turn it is and who does not lead. More than
+            it takes to notice that a host is dead, else hosts that notice it at different times stand side by side.
         stall_seconds: this long without a tick shows that this process stood still. The leader then has as long
             again to be heard, as its announcements may have come in meanwhile and be unread.
 
@@ -41,6 +43,7 @@ class ElectionTimings:
 
     lease_seconds: float = 4.0
     found_seconds: float = 2.0
+    patience_seconds: float = 15.0
     stall_seconds: float = 2.0
 
 
@@ -240,7 +243,7 @@ class Election:
         ]
 
     def _first(self, now: float, candidates: Sequence[Candidate]) -> Candidate | None:
-        """Return whose turn it is. One that lets a lease pass without leading is waited for no longer.
+        """Return whose turn it is. One that does not take its turn within our patience is waited for no longer.
 
         Nor does anybody wait for a leader whose lease ran out to succeed itself, though it may still count as alive.
         """
@@ -251,7 +254,7 @@ class Election:
             return None
         if self._awaited is None or self._awaited[0] != first.peer:
             self._awaited = (first.peer, now)
-        elif first.peer != self._self and now - self._awaited[1] >= self._timings.lease_seconds:
+        elif first.peer != self._self and now - self._awaited[1] >= self._timings.patience_seconds:
             self._passed.add(first.peer)
         return first
 

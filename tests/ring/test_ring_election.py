@@ -112,20 +112,29 @@ def test_a_host_that_hears_nobody_founds_only_after_having_listened() -> None:
     assert election.lease_left(1000) == TIMINGS.lease_seconds
 
 
-def test_who_is_not_first_in_the_order_lets_a_lease_pass_for_each_before_it() -> None:
+def test_who_is_not_first_in_the_order_waits_patiently_for_each_before_it() -> None:
     who = candidates(a=UNSETTLED, b=UNSETTLED, c=UNSETTLED)
     for peer, before in ((B, 1), (C, 2)):
         election = Election(peer, TIMINGS)
-        patience = TIMINGS.found_seconds + before * TIMINGS.lease_seconds
+        patience = TIMINGS.found_seconds + before * TIMINGS.patience_seconds
         assert ticked(election, patience - TICK, who) == []
         assert kinds(ticked(election, patience + 3 * TICK, who, start=patience)) == [BecameLeader]
 
 
 def test_a_stranger_that_comes_first_and_never_leads_does_not_keep_the_swarm_leaderless() -> None:
     election = follower_of_a()
-    events = ticked(election, 3 * TIMINGS.lease_seconds, candidates(b=3, c=0))
-    assert kinds(events) == [LeaderLost, BecameLeader]
+    turn = TIMINGS.lease_seconds + TIMINGS.patience_seconds
+    assert kinds(ticked(election, turn - TICK, candidates(b=3, c=0))) == [LeaderLost]
+    assert kinds(ticked(election, turn + 3 * TICK, candidates(b=3, c=0), start=turn)) == [BecameLeader]
     assert election.leader == B
+
+
+def test_patience_outlasts_the_time_that_it_takes_to_notice_a_death() -> None:
+    noticing = MembershipTimings()
+    assert (
+        TIMINGS.patience_seconds
+        > noticing.silent_seconds + noticing.suspect_seconds + TIMINGS.found_seconds + TIMINGS.lease_seconds
+    )
 
 
 def test_who_may_not_lead_does_not_found() -> None:
@@ -331,6 +340,7 @@ class Sim:
     mail: list[tuple[float, PeerId, PeerId, Callable[[Node], None]]] = field(default_factory=list)
     split: frozenset[PeerId] = frozenset()
     leaders: dict[int, set[PeerId]] = field(default_factory=lambda: defaultdict(set))
+    unheard: set[tuple[int, PeerId]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -344,6 +354,11 @@ class Sim:
 
     def kill(self, peer: PeerId) -> None:
         if self.nodes.pop(peer, None) is not None:
+            for term, who in self.unheard:
+                if who == peer:
+                    self.leaders[term].discard(
+                        who
+                    )  # it took the term with it: no living host has heard of it
             self._to_all(
                 peer, lambda node: self._apply(node, node.membership.disconnected(peer, self.now)), 0.0
             )
@@ -415,8 +430,11 @@ class Sim:
         for event in events:
             if isinstance(event, BecameLeader):
                 self.leaders[event.term].add(node.peer)
+                self.unheard.add((event.term, node.peer))
                 assert event.term > node.highest
                 self._announce(node, "member")
+            if isinstance(event, Following):
+                self.unheard.discard((event.term, event.leader))
             if isinstance(event, Following | BecameLeader):
                 assert event.term >= node.highest, "a lower term was followed after a higher one"
                 node.highest = event.term

@@ -82,6 +82,9 @@ class Announcement:
         rtt_us: measured round trips in microseconds, (peer, windowed minimum), bounded and sorted by peer.
         block: what it holds, or None.
         sessions: open sessions on this host.
+        uplink: bytes per second that it was measured to send over our own streams; 0 while unmeasured.
+        overhead_ns: nanoseconds that a hop from it costs beyond half a round trip and the bytes' time; 0 while unmeasured.
+        load_rate: bytes per second at which it loaded its last block; 0 while unmeasured.
 
     """
 
@@ -106,6 +109,9 @@ class Announcement:
     rtt_us: tuple[tuple[PeerId, int], ...]
     block: BlockHeld | None
     sessions: int
+    uplink: int = 0
+    overhead_ns: int = 0
+    load_rate: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +189,8 @@ def encode(announcement: Announcement) -> bytes:
         "ver": a.version,
         "wire": a.wire,
     }
-    payload = pack(fields)
+    fields |= {key: value for key, value in _optional(a).items() if value}
+    payload = pack(dict(sorted(fields.items())))
     decode(payload)
     return payload
 
@@ -208,6 +215,9 @@ def _announcement(fields: dict[str, object]) -> Announcement:
     def text(key: str, limit: int) -> str:
         return as_text(key, required(fields, key), limit)
 
+    def optional(key: str) -> int:
+        return as_integer(key, fields.get(key, 0), 0, MAX_INTEGER)
+
     leader = required(fields, "lead")
     return Announcement(
         swarm=text("swarm", 64),
@@ -231,7 +241,15 @@ def _announcement(fields: dict[str, object]) -> Announcement:
         rtt_us=_round_trips(required(fields, "rtt")),
         block=_block(required(fields, "block")),
         sessions=integer("sess", 0, _MAX_SMALL),
+        uplink=optional("up"),
+        overhead_ns=optional("hop"),
+        load_rate=optional("load"),
     )
+
+
+def _optional(a: Announcement) -> dict[str, int]:
+    """Return what is left out while it is 0: an older host does not say it."""
+    return {"hop": a.overhead_ns, "load": a.load_rate, "up": a.uplink}
 
 
 def _layer_times(value: object) -> tuple[tuple[int, int], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from itertools import count
 from typing import TypeVar
@@ -166,6 +166,13 @@ def required(fields: Mapping[str, object], key: str) -> object:
     if key not in fields:
         raise FieldError(f"{key} is missing")
     return fields[key]
+
+
+def refuse_other_keys(name: str, fields: Mapping[str, object], allowed: Collection[str]) -> None:
+    """Refuse a map with a key that is not among those allowed; the first such key is named."""
+    unknown = sorted(set(fields) - set(allowed))
+    if unknown:
+        raise FieldError(f"{name} has an unknown key {unknown[0]!r}")
 
 
 def _shown(value: object) -> str:

@@ -22,6 +22,7 @@ from ring.announcement import Announcement, AnnouncementError, SignedAnnouncemen
 from ring.envelope import EnvelopeError
 from ring.fields import FieldError
 from ring.identity import PeerId, peer_id_of
+from ring.objective import DEFAULT_OBJECTIVE, NO_CONSTRAINTS, Constraints, Objective
 from ring.plan_document import MAX_BYTES, PlanBody, read_body, read_object, write_body
 from ring.planner import NoPlan, PlanRequest, RingPlan, Stage, compute_ring
 
@@ -118,6 +119,8 @@ def make_plan(
     sessions: int,
     inputs: Iterable[SignedAnnouncement],
     excluded: Mapping[PeerId, str],
+    objective: Objective = DEFAULT_OBJECTIVE,
+    constraints: Constraints = NO_CONSTRAINTS,
 ) -> Plan:
     """Compute and sign a plan. It may take seconds of computing in a large pool.
 
@@ -131,6 +134,8 @@ def make_plan(
         sessions: how many sessions at once.
         inputs: the announcements of all live hosts, in any order.
         excluded: reasons of hosts that must not be used.
+        objective: what the ring is to be best at.
+        constraints: what it must respect beside memory and edges.
 
     Raises:
         NoPlan: no ring is possible, or the inputs are more than a plan can carry.
@@ -140,10 +145,20 @@ def make_plan(
     reasons = tuple(sorted((peer, _one_line(reason)) for peer, reason in excluded.items()))
     leader = peer_id_of(bytes(key.verify_key))
     announcements = tuple(entry.announcement for entry in hosts)
-    request = PlanRequest(swarm, leader, term, number, shape, context, sessions, announcements, reasons)
-    data = tuple(entry.data for entry in hosts)
+    request = PlanRequest(
+        *(swarm, leader, term, number, shape, context, sessions, announcements, reasons),
+        objective=objective,
+        constraints=constraints,
+    )
     result = compute_ring(request)
-    body = PlanBody(swarm, leader, term, number, shape, context, sessions, data, reasons, result)
+    body = PlanBody(
+        *(swarm, leader, term, number, shape, context, sessions),
+        inputs=tuple(entry.data for entry in hosts),
+        excluded=reasons,
+        objective=objective,
+        constraints=constraints,
+        result=result,
+    )
     plan = _signed(body, key)
     size = len(plan.to_json_bytes())
     if size > MAX_BYTES:
@@ -272,6 +287,8 @@ def _check_result(body: PlanBody, hosts: tuple[Announcement, ...]) -> None:
         body.sessions,
         hosts,
         body.excluded,
+        body.objective,
+        body.constraints,
     )
     try:
         result = compute_ring(request)

@@ -11,8 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from registry.shape import ModelShape
-from ring.fields import FieldError, as_integer, as_list, as_map, as_peer, as_text, required
+from ring.fields import FieldError, as_integer, as_list, as_map, as_peer, as_text, refuse_other_keys, required
 from ring.identity import PeerId
+from ring.objective import Constraints, Objective
+from ring.objective_document import (
+    MAX_NAME,
+    read_constraints,
+    read_objective,
+    write_constraints,
+    write_objective,
+)
 from ring.planner import RingPlan, Stage
 
 SCHEMA = "swarmd-plan/1"
@@ -22,6 +30,10 @@ MAX_HOSTS = 4096
 _MAX_LAYERS = 4096
 _MAX_REASON = 4096
 _MAX_SUM = 1 << 90  # a sum over stages of what announcements say
+_FIGURES = (
+    *("frame_width", "frames_in_flight", "circuit_ns", "bottleneck_ns"),
+    *("millitok_s", "aggregate_millitok_s", "ttft_ns"),
+)
 _BODY_KEYS = (
     *(
         "schema",
@@ -36,12 +48,12 @@ _BODY_KEYS = (
         "inputs",
         "excluded",
     ),
-    *("ring", "left_out", "circuit_ns", "millitok_s"),
+    *("objective", "constraints", "ring", "left_out", "drafter", *_FIGURES),
 )
 # Every size there is, so that none can be left out of a plan that others recompute.
 _SHAPE_KEYS = tuple(field.name for field in dataclasses.fields(ModelShape) if field.name != "model_id")
 _PER_LAYER_KEYS = frozenset({"layer_bytes", "kv_token_bytes", "state_bytes"})
-_STAGE_KEYS = ("peer", "lo", "hi", "memory_bytes", "memory_limit", "compute_ns", "hop_us")
+_STAGE_KEYS = tuple(field.name for field in dataclasses.fields(Stage))
 _Reasons = tuple[tuple[PeerId, str], ...]
 
 
@@ -56,6 +68,7 @@ class PlanBody:
         context: tokens per session; sessions: how many at once.
         inputs: the hosts' signed announcements as they were gossiped, ascending in peer.
         excluded: (peer, reason) of hosts that the leader did not want to use, ascending in peer.
+        objective: what the ring is to be best at; constraints: what it must respect.
         result: what the planner makes of all this.
 
     """
@@ -69,6 +82,8 @@ class PlanBody:
     sessions: int
     inputs: tuple[bytes, ...]
     excluded: _Reasons
+    objective: Objective
+    constraints: Constraints
     result: RingPlan
 
 
@@ -87,10 +102,12 @@ def write_body(body: PlanBody) -> dict[str, object]:
         "shape": shape,
         "inputs": [base64.b64encode(data).decode() for data in body.inputs],
         "excluded": _write_reasons(body.excluded),
+        "objective": write_objective(body.objective),
+        "constraints": write_constraints(body.constraints),
         "ring": [{key: getattr(stage, key) for key in _STAGE_KEYS} for stage in body.result.stages],
         "left_out": _write_reasons(body.result.left_out),
-        "circuit_ns": body.result.circuit_ns,
-        "millitok_s": body.result.millitok_s,
+        "drafter": body.result.drafter,
+        **{name: getattr(body.result, name) for name in _FIGURES},
     }
 
 
@@ -120,15 +137,15 @@ def read_body(fields: Mapping[str, object]) -> PlanBody:
         FieldError: a field is missing, unknown or out of its range, or the ring does not tile the model.
 
     """
-    _refuse_other_keys("the plan", fields, _BODY_KEYS)
+    refuse_other_keys("the plan", fields, _BODY_KEYS)
     if required(fields, "schema") != SCHEMA:
         raise FieldError(f"schema is {required(fields, 'schema')!r}, not {SCHEMA!r}")
     shape = _read_shape(as_text("model", required(fields, "model"), 128), required(fields, "shape"))
     result = RingPlan(
         stages=_read_ring(required(fields, "ring"), shape.layer_count),
-        circuit_ns=as_integer("circuit_ns", required(fields, "circuit_ns"), high=_MAX_SUM),
-        millitok_s=as_integer("millitok_s", required(fields, "millitok_s")),
+        drafter=as_text("drafter", required(fields, "drafter"), MAX_NAME),
         left_out=_read_reasons("left_out", required(fields, "left_out")),
+        **{name: as_integer(name, required(fields, name), high=_MAX_SUM) for name in _FIGURES},
     )
     return PlanBody(
         swarm=as_text("swarm", required(fields, "swarm"), 64),
@@ -140,13 +157,15 @@ def read_body(fields: Mapping[str, object]) -> PlanBody:
         sessions=as_integer("sessions", required(fields, "sessions"), 1),
         inputs=tuple(map(_read_base64, as_list("inputs", required(fields, "inputs"), MAX_HOSTS))),
         excluded=_read_reasons("excluded", required(fields, "excluded")),
+        objective=read_objective(required(fields, "objective")),
+        constraints=read_constraints(required(fields, "constraints")),
         result=result,
     )
 
 
 def _read_shape(model: str, value: object) -> ModelShape:
     fields = as_map("shape", value)
-    _refuse_other_keys("shape", fields, _SHAPE_KEYS)
+    refuse_other_keys("shape", fields, _SHAPE_KEYS)
 
     def sizes(name: str) -> tuple[int, ...] | int:
         value = required(fields, name)
@@ -178,7 +197,7 @@ def _read_ring(value: object, layers: int) -> tuple[Stage, ...]:
 
 def _read_stage(value: object) -> Stage:
     fields = as_map("ring", value)
-    _refuse_other_keys("ring", fields, _STAGE_KEYS)
+    refuse_other_keys("ring", fields, _STAGE_KEYS)
     numbers = {
         key: as_integer(f"ring.{key}", required(fields, key), high=_MAX_SUM) for key in _STAGE_KEYS[1:]
     }
@@ -189,7 +208,7 @@ def _read_reasons(name: str, value: object) -> _Reasons:
     reasons = []
     for entry in as_list(name, value, MAX_HOSTS):
         fields = as_map(name, entry)
-        _refuse_other_keys(name, fields, ("peer", "reason"))
+        refuse_other_keys(name, fields, ("peer", "reason"))
         peer = as_peer(f"{name}.peer", required(fields, "peer"))
         reasons.append((peer, as_text(f"{name}.reason", required(fields, "reason"), _MAX_REASON)))
     peers = [peer for peer, _ in reasons]
@@ -222,9 +241,3 @@ def _unique(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 
 def _refuse_number(name: str) -> object:
     raise FieldError(f"the plan: {name} is not a number")
-
-
-def _refuse_other_keys(name: str, fields: Mapping[str, object], allowed: Sequence[str]) -> None:
-    unknown = sorted(set(fields) - set(allowed))
-    if unknown:
-        raise FieldError(f"{name} has an unknown key {unknown[0]!r}")

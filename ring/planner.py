@@ -8,7 +8,8 @@ order the hosts are given (invariant I3).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from registry.shape import ModelShape
@@ -16,10 +17,22 @@ from ring.announcement import Announcement
 from ring.candidate import Pool, pool_of
 from ring.exact import exact_order
 from ring.heuristic import heuristic_order
+from ring.holding import held_layers, load_bytes
 from ring.identity import PeerId
+from ring.objective import DEFAULT_OBJECTIVE, NO_CONSTRAINTS, Constraints, Objective
+from ring.pace import Pace, best_pace
+from ring.quantize import quantized
 from ring.shortage import certain_shortage, searched_shortage
 from ring.split import best_cuts
-from ring.throughput import StageCost, circuit_ns, predicted_millitokens_per_second
+from ring.throughput import (
+    TOKEN_BYTES,
+    StageCost,
+    bottleneck_ns,
+    circuit_ns,
+    one_way_us,
+    prefill_frames,
+    prefill_ns,
+)
 
 EXACT_HOSTS = 8
 """Up to this many candidate hosts the plan is the optimum; above, it is the best that a search finds."""
@@ -43,6 +56,8 @@ class PlanRequest:
             memory.
         hosts: what the live hosts announce, in any order.
         excluded: (peer, reason) of hosts that must not be used, such as one that refused the last plan.
+        objective: what the ring is to be best at.
+        constraints: what it must respect beside memory and edges.
 
     """
 
@@ -55,6 +70,8 @@ class PlanRequest:
     sessions: int
     hosts: tuple[Announcement, ...]
     excluded: tuple[tuple[PeerId, str], ...]
+    objective: Objective = DEFAULT_OBJECTIVE
+    constraints: Constraints = NO_CONSTRAINTS
 
     def __post_init__(self) -> None:
         for name, peers in (
@@ -72,8 +89,11 @@ class Stage:
     Attributes:
         peer: the host; [lo, hi): its layers.
         memory_bytes: what the block needs in all; memory_limit: what the host may use.
-        compute_ns: nanoseconds on a frame of one token, at the tail with the choice of the token.
+        load_bytes: weights that the host has to load first; 0 where it holds the block already.
+        compute_ns: nanoseconds on a frame of the plan's width, at the tail with the choice of the tokens.
         hop_us: one-way microseconds to the next stage, at the tail back to the head; 0 for a ring of one.
+        wire_ns: nanoseconds for which such a frame keeps the uplink busy; 0 where the uplink is not measured.
+        overhead_ns: nanoseconds that the hop costs beyond these two.
 
     """
 
@@ -82,8 +102,11 @@ class Stage:
     hi: int
     memory_bytes: int
     memory_limit: int
+    load_bytes: int
     compute_ns: int
     hop_us: int
+    wire_ns: int
+    overhead_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +115,26 @@ class RingPlan:
 
     Attributes:
         stages: the ring, head first; their blocks tile [0, layers).
-        circuit_ns: nanoseconds of a one-token frame once around: the stages' compute_ns and hop_us in all.
-        millitok_s: predicted thousandths of tokens per second of one plainly decoded session.
+        drafter: whose drafts fill the frames; "" for plain decoding.
+        frame_width: tokens in a frame; frames_in_flight: most frames of a session under way.
+        circuit_ns: nanoseconds of such a frame once around: all terms of the stages in all.
+        bottleneck_ns: nanoseconds for which it keeps the slowest stage or uplink busy.
+        millitok_s: predicted thousandths of tokens per second of one session.
+        aggregate_millitok_s: predicted thousandths of tokens per second of all promised sessions together.
+        ttft_ns: predicted nanoseconds to the first token of a prompt of the objective's length, on an idle ring.
         left_out: (peer, reason) of every host of the request that is not in the ring, ascending in peer.
 
     """
 
     stages: tuple[Stage, ...]
+    drafter: str
+    frame_width: int
+    frames_in_flight: int
     circuit_ns: int
+    bottleneck_ns: int
     millitok_s: int
+    aggregate_millitok_s: int
+    ttft_ns: int
     left_out: tuple[tuple[PeerId, str], ...]
 
 
@@ -111,6 +145,7 @@ def compute_ring(request: PlanRequest) -> RingPlan:
         NoPlan: no ring is possible; the text says what is missing.
 
     """
+    request = replace(request, hosts=tuple(quantized(host) for host in request.hosts))
     barred = _barred(request)
     usable = tuple(host for host in request.hosts if host.peer not in barred)
     context, sessions = request.context, request.sessions
@@ -125,21 +160,35 @@ def compute_ring(request: PlanRequest) -> RingPlan:
     return _ring_plan(request, pool, order, cuts, barred)
 
 
-def stage_costs(stages: Sequence[Stage], hosts: Iterable[Announcement]) -> tuple[StageCost, ...]:
-    """Return what the model of speed has to know of a ring, from its stages and their hosts' announcements.
+def stage_costs(
+    blocks: Sequence[tuple[PeerId, int]], hosts: Iterable[Announcement], shape: ModelShape
+) -> tuple[StageCost, ...]:
+    """Return what the model of speed has to know of a ring.
+
+    Args:
+        blocks: (host, number of layers) of every stage, head first.
+        hosts: what the hosts announce; those of the ring must be among them, and its edges measured by both ends.
+        shape: the model.
 
     Raises:
-        KeyError: a stage's host is not among `hosts`.
+        KeyError: a stage's host is not among `hosts`, or an edge is not measured.
 
     """
     by_peer = {host.peer: host for host in hosts}
-    *others, tail = stages
-    costs = [_cost(by_peer[stage.peer], stage.hi - stage.lo, stage.hop_us, tail=False) for stage in others]
-    return (*costs, _cost(by_peer[tail.peer], tail.hi - tail.lo, tail.hop_us, tail=True))
-
-
-def _cost(host: Announcement, layers: int, hop_us: int, *, tail: bool) -> StageCost:
-    return StageCost(layers, host.layer_ns, host.tail_ns if tail else 0, hop_us)
+    costs = []
+    for place, (peer, layers) in enumerate(blocks):
+        host, tail = by_peer[peer], place == len(blocks) - 1
+        tail_ns = host.tail_ns if tail else 0
+        if len(blocks) == 1:
+            costs.append(StageCost(layers, host.layer_ns, tail_ns, 0))
+            continue
+        following = blocks[(place + 1) % len(blocks)][0]
+        hop_us = one_way_us(dict(host.rtt_us)[following], dict(by_peer[following].rtt_us)[peer])
+        token_bytes = TOKEN_BYTES if tail else shape.hidden_bytes
+        costs.append(
+            StageCost(layers, host.layer_ns, tail_ns, hop_us, token_bytes, host.uplink, host.overhead_ns)
+        )
+    return tuple(costs)
 
 
 def _barred(request: PlanRequest) -> dict[PeerId, str]:
@@ -177,17 +226,52 @@ def _ring_plan(
     barred: dict[PeerId, str],
 ) -> RingPlan:
     by_peer = {host.peer: host for host in request.hosts}
+    shape, objective = request.shape, request.objective
+    blocks = [(pool.hosts[index].peer, cuts[place], cuts[place + 1]) for place, index in enumerate(order)]
+    costs = stage_costs([(peer, hi - lo) for peer, lo, hi in blocks], request.hosts, shape)
+    pace, together = _paces(request, costs)
     stages = []
-    for place, index in enumerate(order):
-        host, lo, hi = by_peer[pool.hosts[index].peer], cuts[place], cuts[place + 1]
-        memory = request.shape.block_memory(lo, hi, context=request.context, sessions=request.sessions)
-        hop = pool.hop_us[index][order[(place + 1) % len(order)]] or 0  # a ring of one has no edge
-        compute = _cost(host, hi - lo, hop, tail=hi == pool.layers).compute_ns(1)
-        stages.append(Stage(host.peer, lo, hi, memory.total, host.memory_limit, compute, hop))
-    duration = circuit_ns(stage_costs(stages, request.hosts))
-    rate = predicted_millitokens_per_second(duration)
-    left_out = barred | _not_chosen(pool, order)
-    return RingPlan(tuple(stages), duration, rate, tuple(sorted(left_out.items())))
+    for (peer, lo, hi), cost in zip(blocks, costs, strict=True):
+        host = by_peer[peer]
+        memory = shape.block_memory(lo, hi, context=request.context, sessions=request.sessions)
+        moved = load_bytes(shape, held_layers(host, shape), lo, hi)
+        compute, wire = cost.compute_ns(pace.width), cost.wire_ns(pace.width)
+        stages.append(
+            Stage(
+                *(peer, lo, hi, memory.total, host.memory_limit, moved),
+                *(compute, cost.hop_us, wire, cost.overhead_ns),
+            )
+        )
+    width, frames = prefill_frames(objective.prompt_tokens)
+    return RingPlan(
+        stages=tuple(stages),
+        drafter=pace.drafter,
+        frame_width=pace.width,
+        frames_in_flight=pace.frames,
+        circuit_ns=circuit_ns(costs, pace.width),
+        bottleneck_ns=bottleneck_ns(costs, pace.width),
+        millitok_s=pace.millitok_s,
+        aggregate_millitok_s=together.millitok_s,
+        ttft_ns=prefill_ns(circuit_ns(costs, width), bottleneck_ns(costs, width), frames),
+        left_out=tuple(sorted((barred | _not_chosen(pool, order)).items())),
+    )
+
+
+def _paces(request: PlanRequest, costs: Sequence[StageCost]) -> tuple[Pace, Pace]:
+    """Return the best pace of one session alone, and that of all promised sessions together."""
+    objective = request.objective
+    drafters = () if objective.kind == "latency" else objective.drafters
+    alone, together = (
+        best_pace(
+            partial(circuit_ns, costs),
+            partial(bottleneck_ns, costs),
+            drafters,
+            context=objective.prompt_tokens,
+            sessions=sessions,
+        )
+        for sessions in (1, request.sessions)
+    )
+    return alone, together
 
 
 def _not_chosen(pool: Pool, order: tuple[int, ...]) -> dict[PeerId, str]:

@@ -1,15 +1,19 @@
-"""The model of speed: how long a frame takes once around a ring, and what that means in tokens per second.
+"""The model of speed: how long a frame takes once around a ring, what the slowest part of it needs, and what that means
+in tokens per second.
 
-A ring of stages i = 0 … k-1 (0 is the head, k-1 the tail) that serves n_i layers each moves a frame of w
-tokens in
+A ring of stages i = 0 … k-1 (0 is the head, k-1 the tail) that serve n_i layers each moves a frame of w tokens in
 
-    circuit(w) = Σ_i n_i · t_i(w)  +  w · tail  +  Σ_i hop(i → i+1 mod k)
+    T(w) = Σ_i n_i · t_i(w)  +  w · tail  +  Σ_i (one_way_i + wire_i(w) + overhead_i)
+    τ(w) = max_i max(n_i · t_i(w) (+ w · tail at the tail), wire_i(w))
 
-t_i(w) is stage i's measured time for one layer at width w, tail the tail's measured time for norm, lm_head
-and choice of one token, and hop the one-way time of an edge. The last hop is the return from the tail to
-the head, where the coordinator lives; a ring of one stage has no hops. A stage computes one frame at a
-time. All quantities are integers, so that every host computes the same bytes (invariant I3); roundings go
-up, and are far below what can be measured.
+t_i(w) is stage i's measured time for one layer at width w, tail the tail's measured time for norm, lm_head and choice
+of one token. Edge i leads to the next stage, the last one from the tail back to the head, where the coordinator lives; a
+ring of one stage has no edges. wire_i(w) is the frame's bytes over stage i's uplink, overhead_i what a hop was measured
+to cost beyond the round trip of a small message. A stage computes one frame at a time and sends one at a time, and does
+both at once. What such a ring yields is in ring/pace.py.
+
+All quantities are integers, so that every host computes the same bytes (invariant I3); roundings go up, and are far below
+what can be measured.
 """
 
 from __future__ import annotations
@@ -19,6 +23,15 @@ from dataclasses import dataclass
 
 NS_PER_US = 1_000
 NS_PER_SECOND = 1_000_000_000
+
+PREFILL_WIDTH = 512
+"""Tokens in one frame of a prompt; a shorter prompt is computed in one piece."""
+
+FRAME_HEADER_BYTES = 256
+"""What a frame has beside its hidden states: names, positions and the framing of two layers (measured: 180 to 250)."""
+
+TOKEN_BYTES = 5
+"""A token on its way from the tail back to the coordinator."""
 
 LayerTimes = tuple[tuple[int, int], ...]
 """(frame width in tokens, nanoseconds for one layer), ascending in width; not empty."""
@@ -33,6 +46,9 @@ class StageCost:
         layer_ns: its measured times for one layer.
         tail_ns: nanoseconds a token for norm, lm_head and choice at the tail; 0 at every other stage.
         hop_us: one-way microseconds to the next stage (at the tail: back to the head); 0 for a ring of one.
+        token_bytes: bytes of a frame to the next stage that each token adds; 0 for a ring of one.
+        uplink: bytes per second that the stage can send; 0 where that was not measured (or there is nobody to send to).
+        overhead_ns: nanoseconds that a hop costs beyond hop_us and the bytes' time.
 
     """
 
@@ -40,6 +56,9 @@ class StageCost:
     layer_ns: LayerTimes
     tail_ns: int
     hop_us: int
+    token_bytes: int = 0
+    uplink: int = 0
+    overhead_ns: int = 0
 
     def compute_ns(self, width: int) -> int:
         """Return the nanoseconds this stage computes on a frame of `width` tokens.
@@ -48,6 +67,21 @@ class StageCost:
         because one token is all that is measured.
         """
         return self.layers * layer_ns_at(self.layer_ns, width) + width * self.tail_ns
+
+    def wire_ns(self, width: int) -> int:
+        """Return the nanoseconds for which a frame of `width` tokens keeps the stage's uplink busy."""
+        return wire_ns(self.token_bytes, self.uplink, width)
+
+    def hop_ns(self, width: int) -> int:
+        """Return the nanoseconds from the end of this stage's computing to the frame's arrival at the next one."""
+        return self.hop_us * NS_PER_US + self.wire_ns(width) + self.overhead_ns
+
+
+def wire_ns(token_bytes: int, uplink: int, width: int) -> int:
+    """Return the nanoseconds in which `uplink` bytes a second send a frame; 0 where the uplink is unknown (0)."""
+    if not uplink:
+        return 0
+    return _ceil_div((FRAME_HEADER_BYTES + width * token_bytes) * NS_PER_SECOND, uplink)
 
 
 def layer_ns_at(measured: LayerTimes, width: int) -> int:
@@ -87,32 +121,44 @@ def one_way_us(there_us: int, back_us: int) -> int:
 
 
 def circuit_ns(stages: Sequence[StageCost], width: int = 1) -> int:
-    """Return the nanoseconds of a frame of `width` tokens once around the ring (formula: see the module)."""
-    return sum(stage.compute_ns(width) + stage.hop_us * NS_PER_US for stage in stages)
+    """Return T: the nanoseconds of a frame of `width` tokens once around the ring (formula: see the module)."""
+    return sum(stage.compute_ns(width) + stage.hop_ns(width) for stage in stages)
 
 
-def predicted_millitokens_per_second(circuit_ns: int) -> int:
-    """Return thousandths of tokens per second of one plainly decoded session: one token a traversal."""
-    return 1_000 * NS_PER_SECOND // max(circuit_ns, 1)
+def bottleneck_ns(stages: Sequence[StageCost], width: int = 1) -> int:
+    """Return τ: the nanoseconds for which a frame keeps the slowest stage or uplink busy: frames follow each other at
+    this distance at best.
+    """
+    return max(max(stage.compute_ns(width), stage.wire_ns(width)) for stage in stages)
 
 
-def prefill_ns(stages: Sequence[StageCost], prompt_tokens: int, chunk: int) -> int:
+def prefill_ns(circuit_ns: int, bottleneck_ns: int, frames: int) -> int:
     """Return the nanoseconds from sending a prompt to having its first token, on an idle ring.
 
-    The prompt goes around in frames of `chunk` tokens that follow each other without waiting, so the first
-    one fills the pipeline and each further one costs what the slowest stage needs for it: circuit(w) +
-    (⌈prompt / w⌉ - 1) · max_i compute_i(w) with w = min(chunk, prompt). The last frame is counted as a full
-    one.
+    The prompt goes around in frames that follow each other without waiting, so the first one fills the pipeline and
+    each further one costs what the slowest part needs for it: T(w) + (frames - 1) · τ(w). The last frame is
+    counted as a full one.
 
-    Raises:
-        ValueError: prompt_tokens or chunk is below 1.
+    Args:
+        circuit_ns: T(w) at the prompt's frame width, see prefill_frames.
+        bottleneck_ns: τ(w).
+        frames: how many frames the prompt has.
 
     """
-    if prompt_tokens < 1 or chunk < 1:
-        raise ValueError(f"prompt_tokens {prompt_tokens} and chunk {chunk} must be at least 1")
-    width = min(chunk, prompt_tokens)
-    frames = _ceil_div(prompt_tokens, width)
-    return circuit_ns(stages, width) + (frames - 1) * max(stage.compute_ns(width) for stage in stages)
+    return circuit_ns + (frames - 1) * bottleneck_ns
+
+
+def prefill_frames(prompt_tokens: int) -> tuple[int, int]:
+    """Return (frame width in tokens, number of frames) in which a prompt goes around.
+
+    Raises:
+        ValueError: prompt_tokens is below 1.
+
+    """
+    if prompt_tokens < 1:
+        raise ValueError(f"prompt_tokens is {prompt_tokens}: a prompt has at least 1 token")
+    width = min(PREFILL_WIDTH, prompt_tokens)
+    return width, _ceil_div(prompt_tokens, width)
 
 
 def _line(low: tuple[int, int], high: tuple[int, int], width: int) -> int:

@@ -11,9 +11,9 @@ from ring.frame import ErrorFrame, FinishFrame, Frame, VerifiedFrame
 from ring.generation import GenerateRequest
 from ring.plan import Plan
 from ring.session import Action, Commit, Failed, Finished, PromptTooLong, Send, Session, SessionSpec
+from ring.throughput import PREFILL_WIDTH
 from runtimes.tokenizer import Tokenizer
 
-PREFILL_CHUNK = 512  # tokens in one prefill frame; a shorter prompt is computed in one piece
 _ANSWERS = 256  # frames from the tail that may wait for one session
 _TICK = 0.5  # s
 
@@ -81,7 +81,7 @@ class Coordinator:
             eos=self.tokenizer.eos_ids,
             context=self.plan.body.context,
             vocab=self.tokenizer.vocab_size,
-            prefill_chunk=PREFILL_CHUNK,
+            prefill_chunk=PREFILL_WIDTH,
             progress_seconds=self._progress_seconds,
         )
 

@@ -114,6 +114,9 @@ def announcements(draw: st.DrawFn) -> Announcement:
         rtt_us=tuple(sorted(draw(st.dictionaries(peers, large, max_size=64)).items())),
         block=draw(st.none() | blocks()),
         sessions=draw(small),
+        uplink=draw(large),
+        overhead_ns=draw(large),
+        load_rate=draw(large),
     )
 
 
@@ -148,6 +151,9 @@ def test_the_largest_announcement_fits_in_an_envelope() -> None:
         addresses=("/" * 256,) * 16,
         rtt_us=tuple((peer, MAX_INTEGER) for peer in PEERS[:64]),
         layer_ns=tuple((width, MAX_INTEGER) for width in range(1, 17)),
+        uplink=MAX_INTEGER,
+        overhead_ns=MAX_INTEGER,
+        load_rate=MAX_INTEGER,
     )
     assert verified(signed(full, _sign, bytes(KEY.verify_key))).announcement == full
 
@@ -179,8 +185,16 @@ def test_a_missing_key_is_refused_by_name(key: str) -> None:
         decode(msgpack.packb(fields))
 
 
+def test_what_an_older_host_does_not_say_is_zero_and_zero_is_not_said() -> None:
+    told = dataclasses.replace(SAMPLE, uplink=1, overhead_ns=2, load_rate=3)
+    assert decode(_fields(up=1, hop=2, load=3)) == decode(encode(told)) == told
+    assert not {"up", "hop", "load"} & set(msgpack.unpackb(encode(SAMPLE)))
+
+
 @pytest.mark.parametrize("wrong", [1.5, True, None, -1, 2**63, b"x", "x\n", "y" * 300, [[1]], {"a": 1}])
-@pytest.mark.parametrize("key", sorted(set(msgpack.unpackb(encode(SAMPLE))) - {"block"}))
+@pytest.mark.parametrize(
+    "key", sorted(set(msgpack.unpackb(encode(SAMPLE))) - {"block"} | {"up", "hop", "load"})
+)
 def test_a_field_of_a_wrong_kind_is_refused_by_name(key: str, wrong: object) -> None:
     with pytest.raises(AnnouncementError, match=rf"announcement: {key}\b"):
         decode(_fields(**{key: wrong}))

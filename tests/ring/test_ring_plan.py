@@ -19,7 +19,9 @@ from planner_pools import MODEL, connected, host, shape_of
 from registry.keys import sign
 from registry.signed import sign_document
 from ring.announcement import SignedAnnouncement, signed, verified
+from ring.drafting import Drafter
 from ring.identity import PeerId, peer_id_of
+from ring.objective import Constraints, Objective
 from ring.plan import Plan, PlanRefused, check_own, make_plan, parse_plan, verify_plan
 from ring.planner import NoPlan
 
@@ -45,7 +47,9 @@ INPUTS = (
 )
 
 
-def plan_of(inputs: tuple[SignedAnnouncement, ...] = INPUTS, *, key: SigningKey = LEADER) -> Plan:
+def plan_of(
+    inputs: tuple[SignedAnnouncement, ...] = INPUTS, *, key: SigningKey = LEADER, **more: Any
+) -> Plan:
     excluded = {PEERS["dot"]: "it refused\nthe last plan"}
     return make_plan(
         key,
@@ -57,12 +61,13 @@ def plan_of(inputs: tuple[SignedAnnouncement, ...] = INPUTS, *, key: SigningKey 
         sessions=1,
         inputs=inputs,
         excluded=excluded,
+        **more,
     )
 
 
 PLAN = plan_of()
-GOLDEN_ID = "126729381b3e1b66d4fba605d6d901fb"
-GOLDEN_SHA256 = "b297155bab81519fae2ebe5b665057b80e2334fd0b1458d8dd58e94498b95e93"
+GOLDEN_ID = "e270ff633c063501393ca5b4f30179e4"
+GOLDEN_SHA256 = "80eb0dff050cb400b49fc9285e4d13e59bc01b2019d2d62adaee264a101167b7"
 
 
 def check(plan: Plan, **changes: Any) -> None:
@@ -88,6 +93,16 @@ def test_a_plan_survives_the_wire_and_is_accepted() -> None:
     received = parse_plan(PLAN.to_json_bytes())
     assert received == PLAN
     assert received.id == PLAN.id
+    check(received)
+
+
+def test_a_plan_carries_its_objective_and_constraints() -> None:
+    drafter = Drafter("small", 5000, ((0, (700_000, 600_000)), (512, (800_000,))))
+    objective = Objective("aggregate", 300, 10**9, (drafter,), 60)
+    plan = plan_of(objective=objective, constraints=Constraints(False, tuple(sorted(PEERS.values())), 1))
+    received = parse_plan(plan.to_json_bytes())
+    assert received == plan
+    assert received.body.objective == objective
     check(received)
 
 
@@ -132,6 +147,10 @@ def _drop(key: str) -> Callable[[dict[str, Any]], None]:
     return lambda document: document.pop(key)
 
 
+def _drafter(acceptance: list[Any]) -> dict[str, Any]:
+    return {"name": "x", "token_ns": 1, "acceptance": acceptance}
+
+
 def _set(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
     def change(document: dict[str, Any]) -> None:
         place: Any = document
@@ -164,6 +183,17 @@ def _set(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
         (_set("left_out", 0, "reason", to="a\nb"), "left_out.reason"),
         (_set("left_out", 1, "peer", to=PEERS["ada"]), "left_out is not in ascending order"),
         (_set("excluded", 0, to={"peer": PEERS["dot"]}), "reason is missing"),
+        (_set("objective", "kind", to="speed"), "objective.kind"),
+        (_set("objective", "prompt_tokens", to=0), "objective.prompt_tokens is 0"),
+        (_set("objective", "more", to=0), "objective has an unknown key 'more'"),
+        (_set("objective", "drafters", to=[{"name": "x", "token_ns": 1}]), "acceptance is missing"),
+        (_set("objective", "drafters", to=[_drafter([[1, [500_000]]])]), "ascending in context from 0"),
+        (_set("objective", "drafters", to=[_drafter([[0, []]])]), "a row of acceptance is empty"),
+        (_set("objective", "drafters", to=[_drafter([[0, [1_000_001]]])]), r"outside \[0, 1000000\]"),
+        (_set("constraints", "distinct_subnets", to=1), "constraints.distinct_subnets is 1"),
+        (_set("constraints", "trusted", to=["me"]), "constraints.trusted"),
+        (_set("constraints", "end_layers", to=0), "constraints.end_layers is 0"),
+        (_set("drafter", to=1), "drafter is 1"),
         (_set("shape", "layer_bytes", to=[]), "shape: layer_bytes is empty"),
         (_set("shape", "kv_token_bytes", to=[1]), "one entry per layer"),
         (_set("shape", "head_bytes", to=-1), "shape.head_bytes is -1"),
@@ -244,6 +274,11 @@ def _base64(data: bytes) -> str:
         _set("ring", 0, "peer", to=PEERS["cyd"]),
         _set("circuit_ns", to=1),
         _set("millitok_s", to=1),
+        _set("bottleneck_ns", to=1),
+        _set("ttft_ns", to=1),
+        _set("drafter", to="other"),
+        _set("frames_in_flight", to=2),
+        _set("ring", 0, "load_bytes", to=1),
         _set("left_out", to=[]),
         _set("left_out", 0, "reason", to="because"),
         _set("excluded", to=[]),

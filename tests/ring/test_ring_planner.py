@@ -15,7 +15,7 @@ from planner_pools import connected, host, meshed, naive_optimum, peer, random_p
 from ring import planner
 from ring.announcement import Announcement
 from ring.planner import EXACT_HOSTS, NoPlan, PlanRequest, RingPlan, compute_ring, stage_costs
-from ring.throughput import circuit_ns
+from ring.throughput import bottleneck_ns, circuit_ns
 
 
 def optimum(wanted: PlanRequest) -> int | None:
@@ -53,8 +53,14 @@ def refuse_broken_rules(wanted: PlanRequest, plan: RingPlan) -> None:
         if following != stage.peer:
             both = dict(hosts[stage.peer].rtt_us)[following], dict(hosts[following].rtt_us)[stage.peer]
             assert stage.hop_us == (max(both) + 1) // 2
-    assert plan.circuit_ns == circuit_ns(stage_costs(plan.stages, wanted.hosts))
-    assert plan.circuit_ns == sum(stage.compute_ns + 1000 * stage.hop_us for stage in plan.stages)
+    blocks = [(stage.peer, stage.hi - stage.lo) for stage in plan.stages]
+    costs = stage_costs(blocks, wanted.hosts, wanted.shape)
+    assert plan.circuit_ns == circuit_ns(costs, plan.frame_width)
+    assert plan.bottleneck_ns == bottleneck_ns(costs, plan.frame_width)
+    terms = (
+        stage.compute_ns + 1000 * stage.hop_us + stage.wire_ns + stage.overhead_ns for stage in plan.stages
+    )
+    assert plan.circuit_ns == sum(terms)
     left_out = [left for left, _ in plan.left_out]
     assert left_out == sorted(hosts.keys() - {stage.peer for stage in plan.stages})
 
@@ -234,10 +240,10 @@ def test_the_larger_of_both_measurements_of_an_edge_counts() -> None:
     hosts = [host("a", 400, 10), host("b", 400, 10)]
     plan = compute_ring(
         request(
-            connected(hosts, {(peer("a"), peer("b")): 100, (peer("b"), peer("a")): 9001}), shape_of([100] * 6)
+            connected(hosts, {(peer("a"), peer("b")): 100, (peer("b"), peer("a")): 9010}), shape_of([100] * 6)
         )
     )
-    assert [stage.hop_us for stage in plan.stages] == [4501, 4501]
+    assert [stage.hop_us for stage in plan.stages] == [4505, 4505]
 
 
 def test_two_half_connected_clusters_are_not_bridged_by_a_ring_that_cannot_close() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ring.throughput import (
+    FRAME_HEADER_BYTES,
+    PREFILL_WIDTH,
     LayerTimes,
     StageCost,
+    bottleneck_ns,
     circuit_ns,
     layer_ns_at,
     one_way_us,
-    predicted_millitokens_per_second,
+    prefill_frames,
     prefill_ns,
 )
 
@@ -88,21 +92,34 @@ def test_a_circuit_is_all_computing_and_all_hops() -> None:
     assert circuit_ns(RING, 11) == 3 * 2000 + 5000 + 2 * 44000 + 11 * 700 + 7000
 
 
-def test_a_token_a_circuit_makes_the_rate() -> None:
-    assert predicted_millitokens_per_second(40_000_000) == 25_000
-    assert predicted_millitokens_per_second(3) == 333_333_333_333
-    assert predicted_millitokens_per_second(0) == 10**12
+def test_the_bottleneck_is_the_slowest_stage_or_uplink() -> None:
+    assert bottleneck_ns(RING) == RING[1].compute_ns(1)
+    assert bottleneck_ns(RING, 11) == 2 * 44000 + 11 * 700
+    congested = replace(RING[0], token_bytes=1000, uplink=10_000_000)
+    assert congested.wire_ns(1) == (FRAME_HEADER_BYTES + 1000) * 100
+    assert bottleneck_ns((congested, RING[1])) == congested.wire_ns(1)
+
+
+def test_a_hop_takes_its_bytes_and_its_overhead_along() -> None:
+    sending = replace(RING[0], token_bytes=1000, uplink=10_000_000, overhead_ns=77)
+    assert sending.hop_ns(3) == 5_000 + (FRAME_HEADER_BYTES + 3000) * 100 + 77
+    assert circuit_ns((sending, RING[1])) == circuit_ns(RING) + sending.wire_ns(1) + 77
+
+
+def test_an_unmeasured_uplink_costs_nothing() -> None:
+    assert replace(RING[0], token_bytes=1000).wire_ns(5) == 0
 
 
 def test_a_prompt_of_one_frame_takes_one_circuit() -> None:
-    assert prefill_ns(RING, 11, 64) == circuit_ns(RING, 11)
+    assert prefill_frames(11) == (11, 1)
+    assert prefill_ns(1000, 300, 1) == 1000
 
 
-def test_further_frames_of_a_prompt_cost_what_the_slowest_stage_needs() -> None:
-    assert prefill_ns(RING, 25, 11) == circuit_ns(RING, 11) + 2 * RING[1].compute_ns(11)
+def test_further_frames_of_a_prompt_cost_what_the_slowest_part_needs() -> None:
+    assert prefill_frames(2 * PREFILL_WIDTH + 1) == (PREFILL_WIDTH, 3)
+    assert prefill_ns(1000, 300, 3) == 1600
 
 
-@pytest.mark.parametrize(("prompt", "chunk"), [(0, 8), (8, 0)])
-def test_prefill_of_nothing_is_refused(prompt: int, chunk: int) -> None:
+def test_a_prompt_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        prefill_ns(RING, prompt, chunk)
+        prefill_frames(0)

@@ -1,0 +1,93 @@
+"""How a session should use a ring: what the closed form says, and which pace is chosen."""
+
+from __future__ import annotations
+
+import pytest
+
+from ring.drafting import MAX_CHAIN, ONE, Drafter, chance_sum, tokens_per_chain
+from ring.pace import MAX_FRAMES, Pace, best_pace, pace_at, token_ps
+
+CIRCUIT, BOTTLENECK = 100_000_000, 4_000_000  # ns
+
+
+def drafter(alpha: float, token_ns: int = 0) -> Drafter:
+    return Drafter("draft", token_ns, ((0, (int(alpha * 1e6),)),))
+
+
+def ring_pace(
+    *drafters: Drafter, circuit: int = CIRCUIT, bottleneck: int = BOTTLENECK, sessions: int = 1
+) -> Pace:
+    return best_pace(lambda width: circuit, lambda width: bottleneck, drafters, sessions=sessions)
+
+
+def test_a_chain_commits_the_geometric_sum_of_its_chances() -> None:
+    assert tokens_per_chain((500_000,)) == pytest.approx(2 * ONE, rel=1e-9)
+    assert tokens_per_chain((0,)) == ONE
+    assert tokens_per_chain((1_000_000,)) == MAX_CHAIN * ONE
+    assert tokens_per_chain((500_000, 0)) == ONE + ONE // 2
+    assert chance_sum((500_000,), 2) == pytest.approx(ONE / 3, rel=1e-9)
+    with pytest.raises(ValueError, match="step is 0"):
+        chance_sum((1,), 0)
+
+
+def test_the_row_of_the_context_counts() -> None:
+    rising = Drafter("draft", 0, ((0, (1,)), (100, (2,)), (1000, (3,))))
+    assert [rising.chances_at(context) for context in (0, 99, 100, 5000)] == [(1,), (1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    "rows", [(), ((1, (1,)),), ((0, ()),), ((0, (1,)), (0, (2,))), ((0, (1_000_001,)),), ((0, (-1,)),)]
+)
+def test_chances_that_make_no_sense_are_refused(rows: tuple[tuple[int, tuple[int, ...]], ...]) -> None:
+    with pytest.raises(ValueError, match="acceptance"):
+        Drafter("draft", 0, rows)
+
+
+def test_without_a_drafter_a_token_takes_a_circuit() -> None:
+    assert ring_pace() == Pace(CIRCUIT * 1000, 1, 1, "")
+    assert ring_pace().millitok_s == 10_000
+
+
+def test_one_frame_at_a_time_commits_what_of_it_is_accepted_and_one_more() -> None:
+    found = token_ps(5, 1, CIRCUIT, BOTTLENECK, draft_ns=0, chances=(800_000,), sessions=1)
+    assert found == pytest.approx(1000 * CIRCUIT * (1 - 0.8) / (1 - 0.8**5), rel=1e-6)
+
+
+def test_a_drafter_that_is_never_right_is_not_used() -> None:
+    assert ring_pace(drafter(0.0)).drafter == ""
+
+
+def test_a_drafter_that_is_slower_than_the_ring_is_not_used() -> None:
+    assert ring_pace(drafter(0.9, token_ns=2 * CIRCUIT)).drafter == ""
+
+
+def test_the_pipe_is_filled_as_far_as_a_circuit_holds_frames() -> None:
+    pace = pace_at(4, CIRCUIT, BOTTLENECK, drafter(0.9), context=0, sessions=1)
+    assert pace.frames == CIRCUIT // BOTTLENECK
+    deep = token_ps(4, 64, CIRCUIT, BOTTLENECK, draft_ns=0, chances=(900_000,), sessions=1)
+    assert deep > pace.token_ps
+
+
+def test_forcing_the_pipe_full_can_halve_the_speed() -> None:
+    """Solo: each frame in flight beyond the first only stands in the way of the next chain."""
+    forced = token_ps(4, 4, 10_000, 10_000, draft_ns=0, chances=(300_000,), sessions=1)
+    assert pace_at(4, 10_000, 10_000, drafter(0.3), context=0, sessions=1).frames == 1
+    assert forced > 2 * token_ps(4, 1, 10_000, 10_000, draft_ns=0, chances=(300_000,), sessions=1)
+
+
+def test_a_better_drafter_is_preferred_and_pays_more_the_longer_the_way() -> None:
+    good, bad = drafter(0.9), Drafter("bad", 0, ((0, (300_000,)),))
+    assert ring_pace(bad, good).drafter == "draft"
+    assert ring_pace(good).millitok_s > 5 * ring_pace().millitok_s
+
+
+def test_many_sessions_are_bound_by_the_bottleneck() -> None:
+    assert ring_pace(sessions=4).token_ps == CIRCUIT * 1000 // 4
+    assert ring_pace(sessions=100).token_ps == BOTTLENECK * 1000
+    # Drafts that fail cost the others their turn: with a bad drafter many sessions are better off without.
+    busy = best_pace(lambda w: CIRCUIT, lambda w: BOTTLENECK * (3 + w) // 4, [drafter(0.2)], sessions=100)
+    assert busy.drafter == ""
+
+
+def test_no_more_frames_are_sent_than_a_session_may_have_under_way() -> None:
+    assert pace_at(1, 10**12, 1, drafter(1.0), context=0, sessions=1).frames == MAX_FRAMES

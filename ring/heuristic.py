@@ -1,190 +1,175 @@
-"""The heuristic search for a ring in a pool that is too large for the exact one. Deterministic, but not
-always optimal.
+"""The heuristic search for a ring in a pool that is too large for the exact one. Deterministic, but not always optimal.
 
-Every host in turn is the anchor of a first ring: it and those hosts that add layers most cheaply near it,
-until all layers are covered, in the order of nearest neighbours. The best of these rings are improved step
-by step (a host added, removed, replaced or moved, two exchanged, a stretch of the ring reversed) until no
-step helps or the bound on steps is reached. Last, the exact search runs on the best ring's members and the
-hosts around them, as far as it can take them.
+Hosts in turn are the anchor of a first ring: the anchor and those hosts that add layers most cheaply near it, until all
+layers are covered, in the order of nearest neighbours. The best of these are improved step by step (ring/improvement.py).
+Last, the exact search runs on the best ring's members and the hosts around them, as far as it can take them.
 
-A ring that lacks an edge, or does not cover all layers, is worse than any that works, but may be a step
-towards one.
+Costs that hold a PENALTY are of rings that do not work (an edge is missing, a host serves too much), but may lead to one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from ring.candidate import Pool
+import numpy as np
+
+from ring.candidate import PENALTY, Integers, Pool, Terms
 from ring.exact import exact_order
-from ring.split import UNREACHABLE, extended_costs, head_costs
+from ring.improvement import Improvement
+from ring.split import Blocks, covering_cost, ring_hops
+from ring.view import Region, View
 
 _Order = tuple[int, ...]
 
-_ANCHORS = 64
-_SEEDS = 4
-_SEEDS_IF_NONE_WORKS = 8
-_EVALUATIONS = 1_500  # bounds the time, and unlike a deadline gives the same plan on every host
+_ANCHORS = 48
+_NEIGHBOURHOOD = 96
+_IMPROVED = 4
+_IMPROVED_IF_NONE_WORKS = 8
+_LARGER = 16  # how often a first ring that does not cover the model is tried with more hosts
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Value:
-    """How good a ring is; smaller is better. The order itself breaks ties."""
-
-    missing_edges: int
-    uncovered: int
-    nanoseconds: int
-    stages: int
-    order: _Order
-
-    @property
-    def works(self) -> bool:
-        return not self.missing_edges and not self.uncovered
-
-
-def heuristic_order(pool: Pool, exact_hosts: int) -> _Order | None:
-    """Return the members of a good ring in order, head first, as indices into the pool; None if none was
-    found.
+def heuristic_order(
+    view: View, exact_hosts: int, bottleneck_ns: int | None, known: Sequence[_Order]
+) -> _Order | None:
+    """Return the members of a good ring in order, head first; None if none was found.
 
     Args:
-        pool: the hosts.
+        view: the pool at a frame width.
         exact_hosts: how many hosts the exact search may be given.
+        bottleneck_ns: no stage and no uplink may be busy for longer with a frame; None: no bound.
+        known: rings to start from beside those that are found here.
 
     """
-    hosts = range(len(pool.hosts))
-    anchors = sorted(hosts, key=lambda host: (_price(pool, host, host), host))[:_ANCHORS]
-    seeds = sorted({_seed(pool, anchor) for anchor in anchors})
-    seeds += [_value(pool, (host,)) for host in hosts if pool.hosts[host].reach.solo]
-    best = _best_improved(pool, sorted(seeds))
-    around = sorted(hosts, key=lambda host: (host not in best.order, _price(pool, best.order[0], host), host))
-    members = sorted(around[:exact_hosts])
-    polished = exact_order(pool.only(members)) if len(best.order) <= exact_hosts else None
-    if polished is not None:
-        best = min(best, _value(pool, tuple(members[member] for member in polished)))
-    return best.order if best.works else None
+    return _HeuristicSearch(view, bottleneck_ns).order(exact_hosts, known)
 
 
-def _best_improved(pool: Pool, seeds: Sequence[_Value]) -> _Value:
-    """Return the best ring to which some of the best seeds lead; as long as none works, more are tried."""
-    improvement = _Improvement(pool)
-    found: list[_Value] = []
-    for seed in seeds[:_SEEDS_IF_NONE_WORKS]:
-        found.append(improvement.improve(seed))
-        if len(found) >= _SEEDS and min(found).works:
-            break
-    return improvement.improve(min(found))
+class _HeuristicSearch:
+    def __init__(self, view: View, bottleneck_ns: int | None) -> None:
+        self._view, self._bottleneck_ns = view, bottleneck_ns
+        self._prices = _Prices(view.pool, view.terms, bottleneck_ns)
+        self._neighbourhoods: dict[_Order, _Neighbourhood] = {}
+
+    def order(self, exact_hosts: int, known: Sequence[_Order]) -> _Order | None:
+        found: list[tuple[int, int, _Order]] = []
+        for _, _, order, members in sorted(set(self._seeds(known)))[:_IMPROVED_IF_NONE_WORKS]:
+            found.append(self._neighbourhood(members).improved(order))
+            if len(found) >= _IMPROVED and min(found)[0] < PENALTY:
+                break
+        best = min(found)
+        return self._polished(best, exact_hosts) if best[0] < PENALTY else None
+
+    def _seeds(self, known: Sequence[_Order]) -> Iterator[tuple[int, int, _Order, _Order]]:
+        """Yield first rings: (cost, size, order, hosts around)."""
+        hosts = self._view.pool.able
+        for anchor in sorted(hosts, key=lambda host: (self._prices.alone(host), host))[:_ANCHORS]:
+            members = self._prices.around((anchor,), _NEIGHBOURHOOD)
+            neighbourhood = self._neighbourhood(members)
+            order = _seed(neighbourhood, self._prices, anchor)
+            yield neighbourhood.cost(order), len(order), order, members
+        for order in known:
+            members = self._prices.around(order, _NEIGHBOURHOOD)
+            yield self._neighbourhood(members).cost(order), len(order), order, members
+
+    def _neighbourhood(self, members: _Order) -> _Neighbourhood:
+        if members not in self._neighbourhoods:
+            region = self._view.region(members)
+            blocks = (
+                region.blocks if self._bottleneck_ns is None else region.blocks.within(self._bottleneck_ns)
+            )
+            self._neighbourhoods[members] = _Neighbourhood(region, blocks)
+        return self._neighbourhoods[members]
+
+    def _polished(self, best: tuple[int, int, _Order], exact_hosts: int) -> _Order:
+        """Return the optimum among a ring's members and the hosts around, or the ring if it has too many members."""
+        cost, _, order = best
+        if len(order) > exact_hosts:
+            return order
+        near = self._neighbourhood(self._prices.around(order, exact_hosts))
+        polished = exact_order(near.region.terms, near.blocks, near.region.apart, cost)
+        return order if polished is None else near.named(polished)
 
 
-def _price(pool: Pool, anchor: int, host: int) -> int:
-    """Return the nanoseconds a layer at `host` costs a ring near `anchor`: its time and part of the detour."""
-    candidate = pool.hosts[host]
-    most = candidate.reach.most_layers(pool.layers)
-    detour = 0 if anchor == host else pool.hop_ns(anchor, host)
-    if not most or detour is None:
-        return UNREACHABLE
-    return candidate.layer_ns + 2 * detour // most
+class _Neighbourhood:
+    """Some of the hosts. What goes in and out are the whole pool's names of them."""
+
+    def __init__(self, region: Region, blocks: Blocks) -> None:
+        self.region, self.blocks = region, blocks
+        self._place_of = {member: place for place, member in enumerate(region.members)}
+        self._improvement = Improvement(region.terms, blocks, region.apart, region.most_layers)
+
+    def places(self, order: Sequence[int]) -> _Order:
+        """Return the places of hosts in here."""
+        return tuple(self._place_of[host] for host in order)
+
+    def named(self, places: Sequence[int]) -> _Order:
+        """Return the hosts at places."""
+        return tuple(self.region.members[place] for place in places)
+
+    def cost(self, order: _Order) -> int:
+        """Return what a ring costs."""
+        inside = self.places(order)
+        return covering_cost(self.blocks, inside) + ring_hops(self.region.terms, inside)
+
+    def improved(self, order: _Order) -> tuple[int, int, _Order]:
+        """Return the (cost, size, order) of a better ring."""
+        cost, inside = self._improvement.improve(self.places(order))
+        return cost, len(inside), self.named(inside)
 
 
-def _seed(pool: Pool, anchor: int) -> _Value:
+class _Prices:
+    """What a layer at a host costs a ring near some others: its time and a part of the detour."""
+
+    def __init__(self, pool: Pool, terms: Terms, bottleneck_ns: int | None) -> None:
+        self.most = pool.most_layers
+        if bottleneck_ns is not None:
+            self.most = np.minimum(self.most, bottleneck_ns // np.maximum(terms.layer, 1))
+        self._layer, self._detour, self.apart = terms.layer, terms.hop + terms.hop.T, pool.apart
+
+    def alone(self, host: int) -> int:
+        """Return the price of a layer at an anchor: its own time and that of the nearest way to anybody."""
+        if not self.most[host]:
+            return PENALTY
+        return int(self._layer[host] + self._detour[host].min() // self.most[host])
+
+    def near(self, members: Sequence[int]) -> Integers:
+        """Return [host] the price of a layer there, for the nearest of some members."""
+        detour = self._detour[list(members)].min(axis=0)
+        detour[list(members)] = 0
+        return np.where(self.most > 0, self._layer + detour // np.maximum(self.most, 1), PENALTY)
+
+    def around(self, members: Sequence[int], count: int) -> _Order:
+        """Return some members and the hosts that are cheapest near them, at most `count` in all, ascending."""
+        near = self.near(members)
+        near[list(members)] = -1
+        cheapest = np.argsort(near, kind="stable")[: max(count, len(members))]
+        return tuple(sorted(int(host) for host in cheapest))
+
+
+def _seed(near: _Neighbourhood, prices: _Prices, anchor: int) -> _Order:
     """Return a first ring around an anchor: nearest neighbours among the hosts that are cheapest there."""
-    cheapest = sorted(range(len(pool.hosts)), key=lambda host: (_price(pool, anchor, host), host))
-    cheapest.remove(anchor)
-    members, layers, target = [anchor], pool.hosts[anchor].reach.most_layers(pool.layers), pool.layers
+    price = prices.near((anchor,))
+    cheapest = sorted(near.region.members, key=lambda host: (host != anchor, int(price[host]), host))
+    members: list[int] = []
+    layers, target, tries = 0, near.blocks.layers, 0
     for host in cheapest:
         if layers >= target:
-            value = _value(pool, _nearest_neighbours(pool, members))
-            if not value.uncovered:
-                return value
-            target = layers + value.uncovered
-        members.append(host)
-        layers += pool.hosts[host].reach.most_layers(pool.layers)
-    return _value(pool, _nearest_neighbours(pool, members))
+            order = _nearest_neighbours(near, members)
+            tries += 1
+            if near.cost(order) < PENALTY or tries == _LARGER:
+                return order
+            target = layers + 1
+        if not prices.apart[host, members].any():
+            members.append(host)
+            layers += int(prices.most[host])
+    return _nearest_neighbours(near, members)
 
 
-def _nearest_neighbours(pool: Pool, members: Sequence[int]) -> _Order:
-    order, rest = [members[0]], set(members[1:])
+def _nearest_neighbours(near: _Neighbourhood, members: Sequence[int]) -> _Order:
+    hop = near.region.terms.hop
+    first, *others = near.places(members)
+    order, rest = [first], sorted(others)
     while rest:
-        here = order[-1]
-        nearest = min(rest, key=lambda host: (_hop_or_worst(pool, here, host), host))
+        nearest = rest[int(hop[order[-1], rest].argmin())]
         order.append(nearest)
         rest.remove(nearest)
-    return tuple(order)
-
-
-def _hop_or_worst(pool: Pool, here: int, there: int) -> int:
-    hop = pool.hop_ns(here, there)
-    return UNREACHABLE if hop is None else hop
-
-
-def _hops(pool: Pool, order: _Order) -> tuple[int, int]:
-    """Return how many edges of a ring are missing, and the nanoseconds of the others."""
-    if len(order) == 1:
-        return 0, 0
-    hops = [pool.hop_ns(order[index - 1], order[index]) for index in range(len(order))]
-    return hops.count(None), sum(hop for hop in hops if hop is not None)
-
-
-def _value(pool: Pool, order: _Order) -> _Value:
-    missing, nanoseconds = _hops(pool, order)
-    costs = head_costs(pool.hosts[order[0]], pool.layers)
-    for host in order[1:]:
-        costs[-1] = UNREACHABLE
-        costs = extended_costs(costs, pool.hosts[host])
-    covered = max((end for end, cost in enumerate(costs) if cost < UNREACHABLE), default=0)
-    compute = costs[covered] if covered else 0
-    return _Value(missing, pool.layers - covered, nanoseconds + compute, len(order), order)
-
-
-class _Improvement:
-    """Step-by-step improvement of rings."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._left = 0
-        self._fastest = min(host.layer_ns for host in pool.hosts) * pool.layers
-
-    def improve(self, value: _Value) -> _Value:
-        """Return the ring to which taking the first helpful step again and again leads."""
-        self._left = _EVALUATIONS
-        while (better := self._first_better(value)) is not None:
-            value = better
-        return value
-
-    def _first_better(self, value: _Value) -> _Value | None:
-        for order in _neighbours(value.order, range(len(self._pool.hosts))):
-            if self._left <= 0:
-                return None
-            if not self._hopeless(order, value):
-                self._left -= 1
-                tried = _value(self._pool, order)
-                if tried < value:
-                    return tried
-        return None
-
-    def _hopeless(self, order: _Order, value: _Value) -> bool:
-        """Tell from the hops alone, which cost little to add up, whether a ring cannot be better."""
-        missing, nanoseconds = _hops(self._pool, order)
-        if missing != value.missing_edges or value.uncovered:
-            return missing > value.missing_edges
-        return nanoseconds + self._fastest > value.nanoseconds
-
-
-def _neighbours(order: _Order, hosts: Sequence[int]) -> Iterator[_Order]:
-    """Yield all rings that are one step from a ring."""
-    outside = [host for host in hosts if host not in order]
-    places = range(len(order))
-    if len(order) > 1:
-        yield from (order[:place] + order[place + 1 :] for place in places)
-    for place in places:
-        yield from ((*order[:place], host, *order[place + 1 :]) for host in outside)
-    for start in places:
-        for end in range(start + 2, len(order) + 1):
-            yield order[:start] + order[start:end][::-1] + order[end:]
-            yield (*order[:start], order[end - 1], *order[start + 1 : end - 1], order[start], *order[end:])
-    for place in places:
-        rest = order[:place] + order[place + 1 :]
-        yield from ((*rest[:to], order[place], *rest[to:]) for to in places if to != place)
-    for place in range(len(order) + 1):
-        yield from ((*order[:place], host, *order[place:]) for host in outside)
-    yield from (order[place:] + order[:place] for place in places[1:])
+    return near.named(order)

@@ -1,8 +1,8 @@
 """The planner: which hosts form the ring, in which order, and how many layers each of them serves.
 
-The ring with the least circuit time of a one-token frame (see ring/throughput.py) wins among all that fit
-into the hosts' memory and use only edges that both ends have measured. Same request, same plan, in whatever
-order the hosts are given (invariant I3).
+The ring that is worth most under the request's objective (ring/worth.py) wins among all that fit into the hosts' memory,
+use only edges that both ends have measured, and respect the constraints. What hosts have loaded already counts for
+them. Same request, same plan, in whatever order the hosts are given (invariant I3).
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import ClassVar
+
+import numpy as np
 
 from registry.shape import ModelShape
 from ring.announcement import Announcement
 from ring.candidate import Pool, pool_of
-from ring.exact import exact_order
-from ring.heuristic import heuristic_order
 from ring.holding import held_layers, load_bytes
 from ring.identity import PeerId
 from ring.objective import DEFAULT_OBJECTIVE, NO_CONSTRAINTS, Constraints, Objective
 from ring.pace import Pace, best_pace
 from ring.quantize import quantized
+from ring.search import EXACT_HOSTS, best_ring
 from ring.shortage import certain_shortage, searched_shortage
-from ring.split import best_cuts
 from ring.throughput import (
     TOKEN_BYTES,
     StageCost,
@@ -33,9 +34,8 @@ from ring.throughput import (
     prefill_frames,
     prefill_ns,
 )
-
-EXACT_HOSTS = 8
-"""Up to this many candidate hosts the plan is the optimum; above, it is the best that a search finds."""
+from ring.view import FoundRing, Loading
+from ring.worth import Worth
 
 
 class NoPlan(Exception):
@@ -148,16 +148,26 @@ def compute_ring(request: PlanRequest) -> RingPlan:
     request = replace(request, hosts=tuple(quantized(host) for host in request.hosts))
     barred = _barred(request)
     usable = tuple(host for host in request.hosts if host.peer not in barred)
-    context, sessions = request.context, request.sessions
-    pool = pool_of(usable, request.shape, context=context, sessions=sessions)
-    shortage = certain_shortage(request.shape, usable, pool, barred, context=context, sessions=sessions)
+    pool = pool_of(
+        usable, request.shape, request.constraints, context=request.context, sessions=request.sessions
+    )
+    shortage = certain_shortage(request, pool, barred)
     if shortage is not None:
         raise NoPlan(shortage)
-    order = _best_order(pool)
-    cuts = None if order is None else best_cuts(pool, order)
-    if order is None or cuts is None:
-        raise NoPlan(searched_shortage(pool, _best_order))
-    return _ring_plan(request, pool, order, cuts, barred)
+    ring = _best_ring(request, pool)
+    return _ring_plan(request, pool, ring, barred)
+
+
+def _best_ring(request: PlanRequest, pool: Pool) -> FoundRing:
+    objective = request.objective
+    worth = Worth(objective, request.sessions)
+    ring = best_ring(pool, worth)
+    if ring is None:
+        raise NoPlan(searched_shortage(pool, request.constraints))
+    if objective.horizon_s and pool.holds_layers:
+        loading = Loading(ring, objective.horizon_s)
+        ring = best_ring(pool, worth, loading, known=[ring.order]) or ring
+    return ring
 
 
 def stage_costs(
@@ -207,38 +217,22 @@ def _barred(request: PlanRequest) -> dict[PeerId, str]:
     return barred
 
 
-def _best_order(pool: Pool) -> tuple[int, ...] | None:
-    able = _able(pool)
-    fit = pool.only(able)
-    order = exact_order(fit) if len(able) <= EXACT_HOSTS else heuristic_order(fit, EXACT_HOSTS)
-    return None if order is None else tuple(able[index] for index in order)
-
-
-def _able(pool: Pool) -> list[int]:
-    return [index for index, host in enumerate(pool.hosts) if host.reach.holds_a_layer]
-
-
-def _ring_plan(
-    request: PlanRequest,
-    pool: Pool,
-    order: tuple[int, ...],
-    cuts: tuple[int, ...],
-    barred: dict[PeerId, str],
-) -> RingPlan:
-    by_peer = {host.peer: host for host in request.hosts}
+def _ring_plan(request: PlanRequest, pool: Pool, ring: FoundRing, barred: dict[PeerId, str]) -> RingPlan:
     shape, objective = request.shape, request.objective
-    blocks = [(pool.hosts[index].peer, cuts[place], cuts[place + 1]) for place, index in enumerate(order)]
-    costs = stage_costs([(peer, hi - lo) for peer, lo, hi in blocks], request.hosts, shape)
+    hosts = [pool.hosts[index] for index in ring.order]
+    blocks = list(pairwise(ring.cuts))
+    costs = stage_costs(
+        [(host.peer, hi - lo) for host, (lo, hi) in zip(hosts, blocks, strict=True)], hosts, shape
+    )
     pace, together = _paces(request, costs)
     stages = []
-    for (peer, lo, hi), cost in zip(blocks, costs, strict=True):
-        host = by_peer[peer]
+    for host, (lo, hi), cost in zip(hosts, blocks, costs, strict=True):
         memory = shape.block_memory(lo, hi, context=request.context, sessions=request.sessions)
         moved = load_bytes(shape, held_layers(host, shape), lo, hi)
         compute, wire = cost.compute_ns(pace.width), cost.wire_ns(pace.width)
         stages.append(
             Stage(
-                *(peer, lo, hi, memory.total, host.memory_limit, moved),
+                *(host.peer, lo, hi, memory.total, host.memory_limit, moved),
                 *(compute, cost.hop_us, wire, cost.overhead_ns),
             )
         )
@@ -253,7 +247,7 @@ def _ring_plan(
         millitok_s=pace.millitok_s,
         aggregate_millitok_s=together.millitok_s,
         ttft_ns=prefill_ns(circuit_ns(costs, width), bottleneck_ns(costs, width), frames),
-        left_out=tuple(sorted((barred | _not_chosen(pool, order)).items())),
+        left_out=tuple(sorted((barred | _not_chosen(pool, ring.order)).items())),
     )
 
 
@@ -276,19 +270,22 @@ def _paces(request: PlanRequest, costs: Sequence[StageCost]) -> tuple[Pace, Pace
 
 def _not_chosen(pool: Pool, order: tuple[int, ...]) -> dict[PeerId, str]:
     """Return why the usable hosts that are not in the ring are not."""
-    solo = len(order) == 1
+    solo, members = len(order) == 1, list(order)
     ring = pool.hosts[order[0]].peer if solo else "any host of the ring"
     slower = "solo is faster" if solo else "the ring is faster without it"
-    if len(_able(pool)) > EXACT_HOSTS:  # a search cannot tell more
+    if len(pool.able) > EXACT_HOSTS:  # a search cannot tell more
         slower = "no faster ring was found with it"
     reasons = {}
     for index, host in enumerate(pool.hosts):
         if index in order:
             continue
-        if not host.reach.holds_a_layer:
+        neighbours = np.flatnonzero(pool.apart[index, members])
+        if index not in pool.able:
             reasons[host.peer] = "its memory holds no layer"
-        elif all(pool.hop_us[index][member] is None for member in order):
+        elif (pool.one_way_us[index, members] < 0).all():
             reasons[host.peer] = f"no measured edge to {ring}"
+        elif neighbours.size:
+            reasons[host.peer] = f"it is in one subnet with {pool.hosts[members[int(neighbours[0])]].peer}"
         else:
             reasons[host.peer] = slower
     return reasons

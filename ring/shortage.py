@@ -4,68 +4,92 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from registry.shape import ModelShape
 from ring.announcement import Announcement
 from ring.candidate import Pool
 from ring.identity import PeerId
+from ring.objective import Constraints, Objective
+from ring.search import best_ring
+from ring.worth import Worth
+
+if TYPE_CHECKING:
+    from ring.planner import PlanRequest
 
 _ADVICE = "add a host with more memory, or lower model.context or model.sessions"
 
 
-def certain_shortage(
-    shape: ModelShape,
-    usable: Sequence[Announcement],
-    pool: Pool,
-    barred: Mapping[PeerId, str],
-    *,
-    context: int,
-    sessions: int,
-) -> str | None:
+def certain_shortage(request: PlanRequest, pool: Pool, barred: Mapping[PeerId, str]) -> str | None:
     """Return one line that says why there can be no ring, or None if that takes a search to tell.
 
     Args:
-        shape: the model.
-        usable: the hosts that may be used.
-        pool: the same hosts as candidates.
+        request: what is to be planned.
+        pool: the hosts that may be used.
         barred: why each of the others may not.
-        context: tokens per session.
-        sessions: how many at once.
 
     """
-    if not usable:
+    shape, hosts = request.shape, pool.hosts
+    if not hosts:
         return _nobody(shape, barred)
-    if any(host.reach.solo for host in pool.hosts):
+    if pool.fits[:, 0, shape.layer_count].any():
         return None
 
     def needed(lo: int, hi: int) -> int:
-        return shape.block_memory(lo, hi, context=context, sessions=sessions).total
+        return shape.block_memory(lo, hi, context=request.context, sessions=request.sessions).total
 
-    return _layer_too_large(usable, needed, shape.layer_count) or _memory_short(shape, usable, needed)
+    return (
+        _layer_too_large(hosts, needed, shape.layer_count)
+        or _memory_short(shape, hosts, needed)
+        or _ends_untrusted(pool, request.constraints)
+    )
 
 
-def searched_shortage(pool: Pool, search: Callable[[Pool], tuple[int, ...] | None]) -> str:
-    """Return one line that says why a search found no ring: for want of edges, or because layers are
-    indivisible.
-
-    Args:
-        pool: the hosts.
-        search: what found no ring; asked what would be possible if all hosts were connected.
-
+def searched_shortage(pool: Pool, constraints: Constraints) -> str:
+    """Return one line that says why a search found no ring: for want of edges, because hosts share a subnet, or because
+    layers are indivisible.
     """
-    hosts = range(len(pool.hosts))
-    missing = [(a, b) for a in hosts for b in hosts if a < b and pool.hop_us[a][b] is None]
-    connected = tuple(tuple(None if a == b else 0 for b in hosts) for a in hosts)
-    if not missing or search(Pool(pool.layers, pool.hosts, connected)) is None:
+    count = len(pool.hosts)
+    connected = replace(pool, one_way_us=np.where(np.eye(count, dtype=np.bool_), -1, 0))
+    if not _has_ring(connected):
+        if constraints.distinct_subnets and _has_ring(replace(connected, apart=np.zeros_like(pool.apart))):
+            return (
+                f"{_hosts(count)} have the memory, but not without two of one subnet: add hosts elsewhere, or set"
+                " plan.distinct_subnets = false"
+            )
         return (
-            f"no split into whole layers was found that fits into the memory of {_hosts(len(hosts))}, though it"
+            f"no split into whole layers was found that fits into the memory of {_hosts(count)}, though it"
             f" would be enough in all: {_ADVICE}"
         )
+    missing = [(a, b) for a in range(count) for b in range(a + 1, count) if pool.one_way_us[a, b] < 0]
     named = ", ".join(f"{pool.hosts[a].peer} – {pool.hosts[b].peer}" for a, b in missing[:3])
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     return (
-        f"{_hosts(len(hosts))} have the memory, but no ring was found along edges that both ends have measured;"
+        f"{_hosts(count)} have the memory, but no ring was found along edges that both ends have measured;"
         f" missing are {named}{more}: make these hosts reachable from each other"
+    )
+
+
+def _has_ring(pool: Pool) -> bool:
+    return best_ring(pool, Worth(Objective("latency"), 1)) is not None
+
+
+def _ends_untrusted(pool: Pool, constraints: Constraints) -> str | None:
+    if not constraints.trusted:
+        return None
+    layers, ends = pool.layers, []
+    if not pool.fits[:, 0].any():
+        ends.append("first")
+    if not pool.fits[:, :, layers].any():
+        ends.append("last")
+    if not ends:
+        return None
+    return (
+        f"no host of plan.trusted can serve the {' and '.join(ends)} layers of {pool.shape.model_id}: add a trusted"
+        " host, or name more of them"
     )
 
 

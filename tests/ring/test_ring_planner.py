@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planner_pools import connected, host, meshed, naive_optimum, peer, random_pool, request, shape_of
 
-from ring import planner
+from ring import search
 from ring.announcement import Announcement
-from ring.planner import EXACT_HOSTS, NoPlan, PlanRequest, RingPlan, compute_ring, stage_costs
+from ring.planner import NoPlan, PlanRequest, RingPlan, compute_ring, stage_costs
+from ring.quantize import quantized, rounded
+from ring.search import EXACT_HOSTS
 from ring.throughput import bottleneck_ns, circuit_ns
 
 
@@ -39,7 +41,7 @@ def names(plan: RingPlan, *candidates: str) -> list[tuple[str, int, int]]:
 
 def refuse_broken_rules(wanted: PlanRequest, plan: RingPlan) -> None:
     """Assert all that holds for every plan, from the request alone."""
-    hosts = {member.peer: member for member in wanted.hosts}
+    hosts = {member.peer: quantized(member) for member in wanted.hosts}
     assert [stage.lo for stage in plan.stages] == [0, *(stage.hi for stage in plan.stages[:-1])]
     assert plan.stages[-1].hi == wanted.shape.layer_count
     assert len({stage.peer for stage in plan.stages}) == len(plan.stages)
@@ -52,9 +54,9 @@ def refuse_broken_rules(wanted: PlanRequest, plan: RingPlan) -> None:
         following = plan.stages[(place + 1) % len(plan.stages)].peer
         if following != stage.peer:
             both = dict(hosts[stage.peer].rtt_us)[following], dict(hosts[following].rtt_us)[stage.peer]
-            assert stage.hop_us == (max(both) + 1) // 2
+            assert stage.hop_us == (rounded(max(both)) + 1) // 2
     blocks = [(stage.peer, stage.hi - stage.lo) for stage in plan.stages]
-    costs = stage_costs(blocks, wanted.hosts, wanted.shape)
+    costs = stage_costs(blocks, hosts.values(), wanted.shape)
     assert plan.circuit_ns == circuit_ns(costs, plan.frame_width)
     assert plan.bottleneck_ns == bottleneck_ns(costs, plan.frame_width)
     terms = (
@@ -79,7 +81,7 @@ def test_no_ring_that_brute_force_finds_is_faster(count: int) -> None:
 def test_the_search_for_large_pools_is_mostly_optimal_in_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     pools = [random_pool(seed, 5 + seed % 3) for seed in range(200)]
     best = [optimum(wanted) for wanted in pools]
-    monkeypatch.setattr(planner, "EXACT_HOSTS", 4)
+    monkeypatch.setattr(search, "EXACT_HOSTS", 4)
     found = [optimum(wanted) for wanted in pools]
     assert all(f is None for b, f in zip(best, found, strict=True) if b is None)
     pairs = [(b, f) for b, f in zip(best, found, strict=True) if b is not None]

@@ -1,0 +1,1 @@
+"""Benches: what swarmd claims about itself, measured."""

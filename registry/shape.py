@@ -26,6 +26,9 @@ class BlockMemory:
         return self.weights + self.kv + self.workspace
 
 
+_TOKEN_ID_BYTES = 8
+
+
 @dataclass(frozen=True, slots=True)
 class ModelShape:
     """Sizes of one model in the dtype in which it is served. All sizes are bytes.
@@ -42,6 +45,10 @@ class ModelShape:
         hidden_bytes: one token's activation on the wire between two stages.
         workspace_bytes: transient bytes of a forward pass at the prefill width.
         common_bytes: what every block holds beside its layers, wherever it lies (rotary tables and the like).
+        replay_tokens: tokens per session whose ids and activation every block keeps, to compute them again after
+            a rewind; 0 where all layers keep keys and values only.
+        sealed_borders: ascending borders b (between the layers b − 1 and b) at which the model may not be cut,
+            because a layer behind needs what only a layer before has.
 
     """
 
@@ -55,6 +62,8 @@ class ModelShape:
     hidden_bytes: int
     workspace_bytes: int
     common_bytes: int = 0
+    replay_tokens: int = 0
+    sealed_borders: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.layer_bytes)
@@ -62,23 +71,35 @@ class ModelShape:
             raise ValueError("layer_bytes is empty: a model has at least one layer")
         if len(self.kv_token_bytes) != count or len(self.state_bytes) != count:
             raise ValueError("layer_bytes, kv_token_bytes and state_bytes must have one entry per layer")
+        if list(self.sealed_borders) != sorted({b for b in self.sealed_borders if 0 < b < count}):
+            raise ValueError("sealed_borders must ascend and lie between two layers")
 
     @property
     def layer_count(self) -> int:
         """Number of transformer layers."""
         return len(self.layer_bytes)
 
+    def may_cut(self, border: int) -> bool:
+        """Return whether a block may begin or end at this border."""
+        return border not in self.sealed_borders
+
     def block_memory(self, lo: int, hi: int, *, context: int, sessions: int) -> BlockMemory:
         """Return the memory of layers [lo, hi) serving `sessions` sessions of up to `context` tokens each.
 
         Raises:
-            ValueError: the block does not lie in [0, layer_count) or is empty.
+            ValueError: the block does not lie in [0, layer_count), is empty or cuts the model where it may not be cut.
 
         """
         if not 0 <= lo < hi <= self.layer_count:
             raise ValueError(f"block [{lo}, {hi}) does not lie in [0, {self.layer_count})")
+        for border in (lo, hi):
+            if not self.may_cut(border):
+                raise ValueError(
+                    f"block [{lo}, {hi}) cuts between layers {border - 1} and {border}, which share keys and values"
+                )
         head, tail = lo == 0, hi == self.layer_count
         weights = self.common_bytes + sum(self.layer_bytes[lo:hi])
         weights += self.head_bytes * head + self.tail_bytes * tail - self.shared_end_bytes * (head and tail)
         per_session = context * sum(self.kv_token_bytes[lo:hi]) + sum(self.state_bytes[lo:hi])
+        per_session += min(context, self.replay_tokens) * (self.hidden_bytes + _TOKEN_ID_BYTES)
         return BlockMemory(weights, sessions * per_session, self.workspace_bytes)

@@ -197,7 +197,11 @@ class ModelRuntime(Protocol):
     """Serves one block of one model. Every method may raise RuntimeFailure and nothing else."""
 
     name: ClassVar[str]
-    needs_tokens_everywhere: bool  # True: every stage gets the frame's token ids (gemma3n, deepseek_v4 …)
+
+    @property
+    def needs_tokens_everywhere(self) -> bool:
+        """Whether every stage of the loaded model gets the frames' token ids (gemma3n, deepseek_v4 …)."""
+        ...
 
     def device(self) -> str:
         """Return a short description of the device for people, e.g. "cpu (2 threads)" or "NVIDIA H200"."""

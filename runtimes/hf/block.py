@@ -7,7 +7,7 @@ rotary tables, layer types, soft caps, norm and head thus come from transformers
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -64,6 +64,8 @@ class Block:
 
     Attributes:
         takes: what the first layer takes from the stage before; None at the head.
+        takes_ids: whether it needs the token ids: at the head, and everywhere in models whose layers look at them.
+        token_wise: whether frames behind position 0 are computed token by token (see `check_chunks`).
         gives: what the last layer hands on.
         bytes_read: bytes of tensor data read from the checkpoint.
 
@@ -77,6 +79,8 @@ class Block:
         layers = skeleton.layers
         self.head, self.tail = lo == 0, hi == len(layers)
         self.takes: OutputSpec | None = None if self.head else profile.outputs[lo - 1]
+        self.takes_ids = self.head or profile.needs_tokens
+        self.token_wise = False
         self.gives = profile.outputs[hi - 1]
         self.vocab_size = skeleton.model.get_input_embeddings().num_embeddings
         self._embedding = (skeleton.model.get_input_embeddings().embedding_dim, skeleton.dtype)
@@ -124,7 +128,7 @@ class Block:
         """Run a frame that follows what the cache holds.
 
         Args:
-            ids: [1, w] int64 at the head, else None.
+            ids: [1, w] int64 where `takes_ids`, else None.
             state: what the stage before has produced; None at the head.
             width: w.
             cache: the session's, rewound to the frame's position; advanced by w when all has gone well.
@@ -133,11 +137,53 @@ class Block:
             The last layer's output; at the tail the decoder's, for `choose`.
 
         """
+        if cache.trail is not None:
+            cache.trail.step(cache.length, ids, state, width)
+        if not self.token_wise or cache.length == 0 or width == 1:
+            return self._run(ids, state, width, cache)
+        outputs = [
+            self._run(None if ids is None else ids[:, i : i + 1], _token(state, i), 1, cache)
+            for i in range(width)
+        ]
+        return _joined(outputs)
+
+    def rewind(self, cache: BlockCache, position: int) -> None:
+        """Bring a session's cache back to a position that it has passed. Raises FrameOutOfOrder."""
+        replay = cache.rewind(position)
+        if replay is not None:
+            self.forward(replay.ids, replay.state, replay.width, cache)
+
+    def check_chunks(self) -> None:
+        """Find out whether a frame that continues a recurrent state gives what its tokens give one by one.
+
+        It does not for every architecture (Jamba in transformers 5.24 begins anew); those are computed token by token.
+        """
+        width, first = 6, 2
+        if self.new_cache(width).trail is None:
+            return
+        generator = torch.Generator().manual_seed(1)
+        ids = torch.randint(self.vocab_size, (1, width), generator=generator).to(self.device)
+        state = None if self.takes is None else self.takes.random(width, generator, self.device)
+
+        def run(widths: Sequence[int]) -> torch.Tensor:
+            cache, outputs = self.new_cache(width), []
+            for size in widths:
+                part = slice(cache.length, cache.length + size)
+                given = ids[:, part] if self.takes_ids else None
+                outputs.append(self._run(given, _part(state, part), size, cache))
+            return _first_tensor(_joined(outputs)).float()
+
+        one_by_one, chunked = run([1] * width), run([first, width - first])
+        scale = float(one_by_one.abs().max())
+        off = float((one_by_one - chunked).abs().max())
+        self.token_wise = not off <= (1e-3 if self.skeleton.dtype.itemsize > 2 else 5e-2) * scale
+
+    def _run(self, ids: torch.Tensor | None, state: LayerOutput | None, width: int, cache: BlockCache) -> Any:
         positions = torch.arange(cache.length, cache.length + width, device=self.device)[None]
         size, dtype = self._embedding
         given = (
             {"input_ids": ids}
-            if self.head
+            if self.takes_ids
             else {"inputs_embeds": torch.zeros(1, width, size, dtype=dtype, device=self.device)}
         )
         self._passing.state = state
@@ -159,3 +205,34 @@ class Block:
 
     def _keep(self, _module: nn.Module, _inputs: Any, output: LayerOutput) -> None:
         self._passing.state = output
+
+
+def _part(value: LayerOutput | None, part: slice) -> LayerOutput | None:
+    """Return some tokens of a state; models with a trail have them at dimension 1."""
+    if value is None or isinstance(value, torch.Tensor):
+        return None if value is None else value[:, part]
+    return tuple(None if entry is None else entry[:, part] for entry in value)
+
+
+def _token(value: LayerOutput | None, index: int) -> LayerOutput | None:
+    return _part(value, slice(index, index + 1))
+
+
+def _joined(outputs: list[Any]) -> Any:
+    """Return the outputs of consecutive frames as that of one."""
+    first = outputs[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(outputs, dim=1)
+    if isinstance(first, tuple):
+        return tuple(
+            torch.cat(entries, dim=1) if isinstance(entries[0], torch.Tensor) else entries[-1]
+            for entries in zip(*outputs, strict=True)
+        )
+    return type(first)(last_hidden_state=torch.cat([output.last_hidden_state for output in outputs], dim=1))
+
+
+def _first_tensor(output: Any) -> torch.Tensor:
+    if isinstance(output, torch.Tensor):
+        return output
+    first: torch.Tensor = output[0] if isinstance(output, tuple) else output.last_hidden_state
+    return first

@@ -1,4 +1,4 @@
-"""The KV cache of one session on one block: own layers for real, foreign layers as lengths only."""
+"""The cache of one session on one block: own layers for real, foreign layers as lengths only."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import torch
 from transformers.cache_utils import (
     Cache,
     CacheLayerMixin,
+    DummyLayer,
     DynamicCache,
+    DynamicIndexedLayer,
     DynamicLayer,
     DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionCacheLayerMixin,
+    LinearAttentionLayer,
 )
 
-from runtimes.base import UnsupportedModel
+from runtimes.hf.trail import Replay, Trail
 
 
 class _Positioned(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped
@@ -31,7 +37,7 @@ class _Positioned(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
     def _offset(self) -> int:
         return 0 if self.sliding_window is None else max(self.length - self.sliding_window + 1, 0)
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: storage is made on the first update."""
 
     def get_seq_length(self) -> int:
@@ -89,49 +95,154 @@ class FixedLayer(_Positioned):
     @property
     def token_bytes(self) -> int:
         """Bytes per token, once something has been stored."""
-        return sum(t.nbytes // self._capacity for t in (self.keys, self.values) if t is not None)
+        return sum(t.nbytes // self._capacity for t in self._storage() if t is not None)
+
+    def _storage(self) -> tuple[torch.Tensor | None, ...]:
+        return self.keys, self.values
+
+
+class FixedIndexedLayer(FixedLayer):
+    """A fixed layer with the keys of a sparse attention's indexer [1, length, size] beside the others."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(None, capacity)
+        self.indexer_keys: torch.Tensor | None = None
+        self.indexer_position_ids: torch.Tensor | None = None
+
+    def update_indexer(self, indexer_key_states: torch.Tensor) -> torch.Tensor:
+        """Store [1, w, size] at the positions of the frame; called before or after `update`, which counts them."""
+        if self.indexer_keys is None:
+            batch, _, size = indexer_key_states.shape
+            self.indexer_keys = indexer_key_states.new_empty(batch, self._capacity, size)
+        end = self._indexed + indexer_key_states.shape[1]
+        self.indexer_keys[:, self._indexed : end] = indexer_key_states
+        self._indexed = end
+        return self.indexer_keys[:, :end]
+
+    def settle(self, length: int) -> None:
+        """Hold `length` tokens."""
+        self.length = self._indexed = length
+
+    _indexed = 0
+
+    def _storage(self) -> tuple[torch.Tensor | None, ...]:
+        return self.keys, self.values, self.indexer_keys
+
+
+class FixedHybridLayer(LinearAttentionLayer, FixedLayer):  # type: ignore[misc]  # transformers is untyped
+    """A recurrent state beside fixed keys and values."""
+
+    is_croppable = True
+    is_compileable = False
+
+    def __init__(self, window: int | None, capacity: int, number_of_states: int) -> None:
+        FixedLayer.__init__(self, window, capacity)
+        LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
+
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
+        """Make room for the recurrent state; keys and values see to themselves."""
+        if kwargs:
+            LinearAttentionLayer.lazy_initialization(self, **kwargs)
+
+    def get_max_length(self) -> int:
+        """Return −1: the session bounds the length."""
+        return -1
 
 
 class BlockCache(Cache):  # type: ignore[misc]  # transformers is untyped
     """Cache of one session.
+
+    Keys and values are rewound by setting a length. What else a layer may keep (recurrent or compressed state) is put
+    back from snapshots, which the trail keeps.
 
     Args:
         config: the model's configuration, which says what kind each layer is.
         own: indices of the cache layers that are computed here.
         capacity: most tokens to hold.
 
-    Raises:
-        UnsupportedModel: a layer keeps something other than keys and values.
-
     """
 
     def __init__(self, config: Any, own: Collection[int], capacity: int) -> None:
-        windows = [_window(layer) for layer in DynamicCache(config=config).layers]
-        super().__init__(
-            layers=[
-                FixedLayer(window, capacity) if index in own else PhantomLayer(window)
-                for index, window in enumerate(windows)
-            ]
-        )
+        layers = [
+            _own_layer(layer, capacity) if index in own else _foreign_layer(layer)
+            for index, layer in enumerate(DynamicCache(config=config).layers)
+        ]
+        super().__init__(layers=layers)
         self.length = 0
+        self._positioned = [layer for layer in layers if isinstance(layer, _Positioned)]
+        self._flagged = [
+            layer
+            for index, layer in enumerate(layers)
+            if index not in own and isinstance(layer, LinearAttentionCacheLayerMixin)
+        ]
+        states = [layer for index, layer in enumerate(layers) if index in own and keeps_state(layer)]
+        self.trail = Trail(states) if states else None
 
-    def rewind(self, position: int) -> None:
-        """Forget everything from `position` on, also what a failed forward pass has left behind."""
-        self.length = position
-        for layer in self.layers:
-            layer.length = position
+    def rewind(self, position: int) -> Replay | None:
+        """Forget everything from `position` on, also what a failed forward pass has left behind.
+
+        Returns:
+            What has to be computed again for the state of `position`, behind which the cache then stands; None if nothing.
+
+        Raises:
+            FrameOutOfOrder: a recurrent or compressed state cannot be put back that far.
+
+        """
+        replay = None if self.trail is None else self.trail.rewind(position, self.length)
+        self._settle(position if replay is None else replay.position)
+        return replay
 
     def advance(self, width: int) -> None:
         """Count `width` tokens as held in all layers, once a forward pass has gone through."""
-        self.rewind(self.length + width)
+        self._settle(self.length + width)
+
+    def _settle(self, length: int) -> None:
+        self.length = length
+        for layer in self._positioned:
+            if isinstance(layer, FixedIndexedLayer):
+                layer.settle(length)
+            else:
+                layer.length = length
+        for layer in self._flagged:
+            layer.has_previous_state = dict.fromkeys(layer.has_previous_state, length > 0)
 
 
-def _window(layer: Any) -> int | None:
+def keeps_state(layer: Any) -> bool:
+    """Return whether a cache layer keeps something that setting a length does not rewind."""
+    return not isinstance(layer, _Positioned | DummyLayer) or isinstance(layer, FixedHybridLayer)
+
+
+def state_bytes(layer: Any) -> int:
+    """Return the bytes of the tensors of a layer that keeps a state; a tensor under two names counts once."""
+    kinds = {"keys", "values"} if isinstance(layer, FixedHybridLayer) else set()
+    found: dict[int, int] = {}
+    for name, value in vars(layer).items():
+        for tensor in value.values() if isinstance(value, dict) else (value,):
+            if isinstance(tensor, torch.Tensor) and name not in kinds:
+                found[id(tensor)] = tensor.nbytes
+    return sum(found.values())
+
+
+def _own_layer(layer: Any, capacity: int) -> Any:
+    """Return what holds the layer's past here; a kind that is not known by name keeps transformers' own object."""
     if type(layer) is DynamicLayer:
-        return None
+        return FixedLayer(None, capacity)
     if type(layer) is DynamicSlidingWindowLayer:
-        return int(layer.sliding_window)
-    raise UnsupportedModel(
-        f"a layer keeps its past as {type(layer).__name__}: this runtime rewinds keys and values only, "
-        "not recurrent, compressed or shared state"
-    )
+        return FixedLayer(int(layer.sliding_window), capacity)
+    if type(layer) is DynamicIndexedLayer:
+        return FixedIndexedLayer(capacity)
+    if type(layer) is LinearAttentionAndFullAttentionLayer:
+        return FixedHybridLayer(None, capacity, layer.number_of_states)
+    if type(layer) is LinearAttentionAndSlidingWindowAttentionLayer:
+        return FixedHybridLayer(int(layer.sliding_window), capacity, layer.number_of_states)
+    return layer
+
+
+def _foreign_layer(layer: Any) -> Any:
+    """Return what tells a foreign layer's length; one without keys tells only whether there is a past."""
+    if not isinstance(layer, CacheLayerMixin):
+        return layer
+    window = int(layer.sliding_window) if getattr(layer, "is_sliding", False) else None
+    if not isinstance(layer, LinearAttentionCacheLayerMixin):
+        return PhantomLayer(window)
+    return FixedHybridLayer(window, 0, layer.number_of_states)

@@ -14,7 +14,7 @@ from runtimes.hf.tensors import LayerOutput
 
 @dataclass(frozen=True, slots=True)
 class DeviceFrame:
-    """A checked frame on the device: `ids` [1, w] at the head, else `state`."""
+    """A checked frame on the device: `ids` [1, w] where the block takes them, `state` behind the head."""
 
     ids: torch.Tensor | None
     state: LayerOutput | None
@@ -24,24 +24,29 @@ class DeviceFrame:
 def parse(block: Block, frame: FrameInput) -> DeviceFrame:
     """Check a frame against the block. Raises FrameMalformed, naming the session."""
     try:
+        ids = _parse_tokens(block, frame.tokens) if block.takes_ids else None
         if block.takes is None:
-            return _parse_tokens(block, frame.tokens)
+            return DeviceFrame(ids, None, 0 if ids is None else ids.shape[1])
         width = block.takes.width(frame.activation)
-        return DeviceFrame(None, block.takes.parse(frame.activation or (), width, block.device), width)
+        if ids is not None and ids.shape[1] != width:
+            raise FrameMalformed(
+                f"the frame has {ids.shape[1]} token ids and an activation of {width} tokens"
+            )
+        return DeviceFrame(ids, block.takes.parse(frame.activation or (), width, block.device), width)
     except FrameMalformed as error:
         raise FrameMalformed(f"session {frame.session!r}: {error}") from error
 
 
 def compute(block: Block, frame: DeviceFrame, cache: BlockCache, position: int) -> FrameOutput:
     """Rewind the cache to `position` and run the frame."""
-    cache.rewind(position)
+    block.rewind(cache, position)
     output = block.forward(frame.ids, frame.state, frame.width, cache)
     if block.tail:
         return FrameOutput(None, block.choose(output))
     return FrameOutput(block.gives.activation(output), None)
 
 
-def _parse_tokens(block: Block, tokens: tuple[int, ...] | None) -> DeviceFrame:
+def _parse_tokens(block: Block, tokens: tuple[int, ...] | None) -> torch.Tensor:
     if not tokens or not all(0 <= token < block.vocab_size for token in tokens):
-        raise FrameMalformed(f"the head needs token ids from 0 to {block.vocab_size - 1}")
-    return DeviceFrame(torch.tensor([tokens], dtype=torch.long, device=block.device), None, len(tokens))
+        raise FrameMalformed(f"this block needs token ids from 0 to {block.vocab_size - 1}")
+    return torch.tensor([tokens], dtype=torch.long, device=block.device)

@@ -76,7 +76,7 @@ class _Measured:
 
     def _run(self, width: int) -> Any:
         block = self._block
-        ids = torch.zeros(1, width, dtype=torch.long, device=self._device) if block.head else None
+        ids = torch.zeros(1, width, dtype=torch.long, device=self._device) if block.takes_ids else None
         state = _ones(block.takes, width, self._device) if block.takes else None
         return block.forward(ids, state, width, block.new_cache(width))
 
@@ -90,10 +90,7 @@ class _Measured:
 
 
 def _ones(spec: OutputSpec, width: int, device: torch.device) -> LayerOutput:
-    entries = tuple(
-        None if entry is None else torch.ones(1, width, *entry.rest, dtype=entry.dtype, device=device)
-        for entry in spec.entries
-    )
+    entries = tuple(None if entry is None else entry.ones(width, device) for entry in spec.entries)
     return entries[0] if spec.bare and entries[0] is not None else entries
 
 

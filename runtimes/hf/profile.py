@@ -14,10 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from runtimes.base import RuntimeFailure, UnsupportedModel
-from runtimes.hf.cache import BlockCache
+from runtimes.hf.cache import BlockCache, keeps_state, state_bytes
 from runtimes.hf.skeleton import Skeleton
 from runtimes.hf.tail import ROWS, Tail
 from runtimes.hf.tensors import OutputSpec, TensorSpec
+from runtimes.hf.trail import SNAPSHOTS
 
 PREFILL_WIDTH = 512  # frames as wide as this …
 TRACE_WIDTH = 13  # tells [1, width, …] from other shapes
@@ -33,7 +34,9 @@ class Profile:
             head) and after the last one (by the tail).
         everywhere: names of those that every block needs.
         outputs: what each layer hands on.
-        kv_token_bytes: keys and values per token of each layer.
+        kv_token_bytes: keys and values, and what else grows with the context, per token of each layer.
+        state_bytes: constant per session of each layer, snapshots included.
+        needs_tokens: whether layers look at the token ids, so that every block needs them.
         workspace: peak of transient bytes of a prefill frame through the whole decoder or of the tail's logits.
 
     """
@@ -43,6 +46,8 @@ class Profile:
     everywhere: frozenset[str]
     outputs: tuple[OutputSpec, ...]
     kv_token_bytes: tuple[int, ...]
+    state_bytes: tuple[int, ...]
+    needs_tokens: bool
     workspace: int
 
     def held(self, *, head: bool, tail: bool) -> frozenset[str]:
@@ -87,22 +92,59 @@ def _profile(skeleton: Skeleton) -> Profile:
     capacity = _positions(skeleton)
     cache = BlockCache(skeleton.model.config, skeleton.cache_layers(0, count), capacity)
     trace = _Trace(skeleton)
-    with trace, _MetaKernels():
-        output = _run(skeleton, cache, TRACE_WIDTH)
+    ids = torch.zeros(1, TRACE_WIDTH, dtype=torch.long, device="meta")
+    with trace, trace.descent(ids), _MetaKernels():
+        output = _run(skeleton, cache, TRACE_WIDTH, ids)
         tail.logits(output, 0, 1)
-    kv = tuple(
-        sum(cache.layers[index].token_bytes for index in skeleton.cache_layers(layer, layer + 1))
+    fixed = tuple(
+        sum(getattr(cache.layers[index], "token_bytes", 0) for index in _cached(skeleton, layer, cache))
         for layer in range(count)
     )
+    growing, constant = _states(skeleton, capacity)
     width = min(PREFILL_WIDTH, capacity)
-    cache.rewind(capacity - width)
+    cache = BlockCache(skeleton.model.config, skeleton.cache_layers(0, count), capacity)
+    if cache.trail is None:
+        cache.rewind(capacity - width)
+    elif capacity > width:
+        with _MetaKernels():
+            _run(skeleton, cache, capacity - width)
     with _LiveBytes() as live, _MetaKernels():
         output = _run(skeleton, cache, width)
         decoder_peak = live.peak
     with _LiveBytes() as live:
         tail.logits(output, 0, min(ROWS, width))
     before, after, everywhere = trace.parameters()
-    return Profile(before, after, everywhere, trace.outputs(), kv, max(decoder_peak, live.peak))
+    kv = tuple(a + b for a, b in zip(fixed, growing, strict=True))
+    peak = max(decoder_peak, live.peak)
+    return Profile(before, after, everywhere, trace.outputs(), kv, constant, trace.needs_tokens, peak)
+
+
+def _cached(skeleton: Skeleton, layer: int, cache: BlockCache) -> list[int]:
+    """Return the cache entries of a layer; one without attention may have none."""
+    return [index for index in skeleton.cache_layers(layer, layer + 1) if index < len(cache.layers)]
+
+
+def _states(skeleton: Skeleton, capacity: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return (bytes per token, constant bytes) of each layer's recurrent or compressed state, with all its snapshots.
+
+    Seen at half and at full length: what a sliding window holds by then counts as constant.
+    """
+    count = len(skeleton.layers)
+    seen: list[list[int]] = []
+    lengths = (max(1, capacity // 2), capacity)
+    for length in lengths:
+        cache = BlockCache(skeleton.model.config, skeleton.cache_layers(0, count), capacity)
+        if cache.trail is None:
+            return (0,) * count, (0,) * count
+        with _MetaKernels():
+            _run(skeleton, cache, length)
+        entries = [[cache.layers[i] for i in _cached(skeleton, n, cache)] for n in range(count)]
+        seen.append([sum(state_bytes(e) for e in layer if keeps_state(e)) for layer in entries])
+    steps = max(1, lengths[1] - lengths[0])
+    growing = [-(-max(0, late - early) // steps) for early, late in zip(*seen, strict=True)]
+    constant = [max(0, early - per * lengths[0]) for early, per in zip(seen[0], growing, strict=True)]
+    copies = SNAPSHOTS + 1
+    return tuple(per * copies for per in growing), tuple(size * copies for size in constant)
 
 
 def _positions(skeleton: Skeleton) -> int:
@@ -110,8 +152,8 @@ def _positions(skeleton: Skeleton) -> int:
     return wanted if skeleton.context is None else min(wanted, skeleton.context)
 
 
-def _run(skeleton: Skeleton, cache: BlockCache, width: int) -> Any:
-    ids = torch.zeros(1, width, dtype=torch.long, device="meta")
+def _run(skeleton: Skeleton, cache: BlockCache, width: int, ids: torch.Tensor | None = None) -> Any:
+    ids = torch.zeros(1, width, dtype=torch.long, device="meta") if ids is None else ids
     positions = torch.arange(cache.length, cache.length + width, device="meta")[None]
     with torch.device("meta"):
         return skeleton.decoder(
@@ -128,6 +170,19 @@ class _Trace:
         self._phases: dict[int, set[int]] = {}  # id of parameter → phases in which it is used
         self._outputs: list[Any] = [None] * len(skeleton.layers)
         self._handles: list[Any] = []
+        self._descent: _Descent | None = None
+        self._beside: set[Any] = set()
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether a layer is given something beside the state that was computed from the token ids."""
+        return _IDS in self._beside
+
+    def descent(self, ids: torch.Tensor) -> _Descent:
+        """Return the mode, to be entered, that follows what becomes of the token ids and of the outer parameters."""
+        names = {p: name for name, p in self._skeleton.outer_parameters().items()}
+        self._descent = _Descent({ids: _IDS, **names})
+        return self._descent
 
     def __enter__(self) -> None:
         layers = self._skeleton.layers
@@ -137,6 +192,7 @@ class _Trace:
                 self._handles.append(module.register_forward_pre_hook(self._note))
         self._handles.append(layers[0].register_forward_pre_hook(lambda *_: self._enter(1)))
         for index, layer in enumerate(layers):
+            self._handles.append(layer.register_forward_pre_hook(self._look_beside, with_kwargs=True))
             self._handles.append(layer.register_forward_hook(self._recorder(index)))
         self._handles.append(layers[-1].register_forward_hook(lambda *_: self._enter(2)))
 
@@ -150,6 +206,16 @@ class _Trace:
     def _note(self, module: nn.Module, _: Any) -> None:
         for parameter in module.parameters(recurse=False):
             self._phases.setdefault(id(parameter), set()).add(self._phase)
+
+    def _look_beside(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note what a layer is given beside the state: its first argument, and what the layer before returned."""
+        if self._descent is None:
+            return
+        state = {id(args[0] if args else kwargs.get("hidden_states"))}
+        state.update(id(t) for output in self._outputs for t in tree_iter(output))
+        for given in tree_iter((args, kwargs)):
+            if isinstance(given, torch.Tensor) and id(given) not in state:
+                self._beside |= self._descent.ancestors(given)
 
     def _recorder(self, index: int) -> Callable[..., None]:
         def record(_module: nn.Module, _inputs: Any, output: Any) -> None:
@@ -171,7 +237,7 @@ class _Trace:
         sets: tuple[set[str], set[str], set[str]] = (set(), set(), set())
         for name, parameter in self._skeleton.outer_parameters().items():
             phases = self._phases.get(id(parameter), set())
-            if id(parameter) in around or 1 in phases:
+            if id(parameter) in around or 1 in phases or name in self._beside:
                 sets[2].add(name)
             else:
                 for phase in phases:
@@ -192,10 +258,43 @@ def _output_spec(output: Any) -> OutputSpec:
 
 
 def _tensor_spec(entry: Any) -> TensorSpec | None:
-    """Return the spec of what belongs to the frame's tokens; the next layer does not see attention weights and the like."""
-    if not isinstance(entry, torch.Tensor) or tuple(entry.shape[:2]) != (1, TRACE_WIDTH):
+    """Return the spec of what belongs to the frame's tokens; the next layer does not see attention weights and the like.
+
+    Most states are [1, w, …]; some have another dimension before the tokens' (gemma3n: [4, 1, w, hidden]).
+    """
+    if not isinstance(entry, torch.Tensor):
         return None
-    return TensorSpec(entry.dtype, tuple(entry.shape[2:]))
+    shape = tuple(entry.shape)
+    axis = 1 if shape[:2] == (1, TRACE_WIDTH) else 2
+    if shape[axis - 1 : axis + 1] != (1, TRACE_WIDTH):
+        return None
+    return TensorSpec(entry.dtype, shape[axis + 1 :], shape[:axis])
+
+
+_IDS = object()  # the mark of what was computed from the token ids
+
+
+class _Descent(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lacks the annotation
+    """Follows from which of some tensors each tensor was computed."""
+
+    def __init__(self, marks: dict[torch.Tensor, Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch lacks the annotation
+        self._of = {id(tensor): frozenset({mark}) for tensor, mark in marks.items()}
+        self._alive: list[torch.Tensor] = list(marks)  # an id is a tensor's own only while it lives
+
+    def ancestors(self, tensor: torch.Tensor) -> frozenset[Any]:
+        """Return the marks of the tensors that this one was computed from."""
+        return self._of.get(id(tensor), frozenset())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        given = [t for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)]
+        result = func(*args, **(kwargs or {}))
+        marks = frozenset[Any]().union(*(self.ancestors(tensor) for tensor in given))
+        for tensor in tree_iter(result):
+            if isinstance(tensor, torch.Tensor) and marks:
+                self._of[id(tensor)] = self.ancestors(tensor) | marks
+                self._alive.append(tensor)
+        return result
 
 
 class _MetaKernels(TorchFunctionMode):

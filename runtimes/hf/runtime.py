@@ -14,6 +14,7 @@ from runtimes.admission import admit, check_context, check_identity
 from runtimes.base import (
     BlockLimits,
     FrameInput,
+    FrameOutOfOrder,
     FrameOutput,
     Inventory,
     LoadProgress,
@@ -38,6 +39,7 @@ class _Loaded:
     block: Block
     inventory: Inventory
     sessions: SessionTable[BlockCache]
+    needs_tokens: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,14 @@ class HfRuntime:
             torch.set_num_threads(threads)
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
-        self.needs_tokens_everywhere = False
         self._dtype = dtype
         self._device = choose_device()
         self._loaded: _Loaded | None = None
+
+    @property
+    def needs_tokens_everywhere(self) -> bool:
+        """Whether every stage of the loaded model needs the frames' token ids."""
+        return self._loaded is not None and self._loaded.needs_tokens
 
     def device(self) -> str:
         """Return the device for people."""
@@ -113,12 +119,14 @@ class HfRuntime:
         block = Block(model.skeleton, model.profile, lo, hi, self._device)
         with out_of_memory(f"loading layers [{lo}, {hi}) of {source.model_id}"):
             block.load(source, memory.weights, progress)
+            with torch.inference_mode():
+                block.check_chunks()
         progress(LoadProgress(memory.weights, memory.weights, "ready"))
         inventory = Inventory(
             source.model_id, lo, hi, block.layers_held(), block.tensors(), block.bytes_read, memory
         )
         sessions = SessionTable(limits, lambda: block.new_cache(limits.context))
-        self._loaded = _Loaded(block, inventory, sessions)
+        self._loaded = _Loaded(block, inventory, sessions, model.profile.needs_tokens)
         return inventory
 
     def inventory(self) -> Inventory:
@@ -160,6 +168,7 @@ class HfRuntime:
         with torch.inference_mode(), out_of_memory("computing a frame"):
             parsed = [parse(block, frame) for frame in frames]
             sessions.check(frames, [frame.width for frame in parsed])
+            _check_rewinds(frames, sessions)
             return [
                 compute(block, frame, sessions[given.session], given.position)
                 for given, frame in zip(frames, parsed, strict=True)
@@ -171,3 +180,16 @@ class HfRuntime:
         check_identity(source, layers=len(skeleton.layers), architectures=architectures)
         profile = profile_model(skeleton)
         return _Model(skeleton, profile, model_shape(source.model_id, skeleton, profile))
+
+
+def _check_rewinds(frames: Sequence[FrameInput], sessions: SessionTable[BlockCache]) -> None:
+    """Refuse a rewind that a recurrent state does not allow before the first frame is computed. Raises FrameOutOfOrder."""
+    seen: set[str] = set()
+    for frame in frames:
+        cache = sessions[frame.session]
+        if cache.trail is not None and frame.session not in seen:
+            seen.add(frame.session)
+            try:
+                cache.trail.check(frame.position, cache.length)
+            except FrameOutOfOrder as error:
+                raise FrameOutOfOrder(f"session {frame.session!r}: {error}") from error

@@ -9,6 +9,7 @@ import torch
 from registry.shape import ModelShape
 from runtimes.hf.profile import Profile
 from runtimes.hf.skeleton import Skeleton
+from runtimes.hf.trail import TOKENS
 
 
 def model_shape(model_id: str, skeleton: Skeleton, profile: Profile) -> ModelShape:
@@ -22,13 +23,15 @@ def model_shape(model_id: str, skeleton: Skeleton, profile: Profile) -> ModelSha
         model_id=model_id,
         layer_bytes=tuple(_bytes([*layer.parameters(), *layer.buffers()]) for layer in skeleton.layers),
         kv_token_bytes=profile.kv_token_bytes,
-        state_bytes=(0,) * len(skeleton.layers),
+        state_bytes=profile.state_bytes,
         head_bytes=size(profile.before),
         tail_bytes=size(profile.after),
         shared_end_bytes=size(profile.before & profile.after),
         hidden_bytes=max(spec.token_bytes for spec in profile.outputs),
         workspace_bytes=max(profile.workspace, _fusing_bytes(skeleton)),
         common_bytes=size(profile.everywhere) + _bytes(skeleton.outer_buffers().values()),
+        replay_tokens=TOKENS if any(profile.state_bytes) else 0,
+        sealed_borders=skeleton.sealed_borders,
     )
 
 

@@ -15,8 +15,6 @@ from runtimes.base import CheckpointError, UnsupportedModel
 
 # Configuration fields of models that this runtime would compute wrongly: each says why.
 _REFUSED_FIELDS = {
-    "num_kv_shared_layers": "layers share keys and values with earlier ones",
-    "hidden_size_per_layer_input": "every layer needs the token ids",
     "quantization_config": "its weights are quantized",
 }
 _CONTEXT_FIELDS = ("max_position_embeddings", "max_seq_len", "seq_length")
@@ -60,6 +58,24 @@ class Skeleton:
         indices = [getattr(module, "layer_idx", None) for module in modules]
         found = {index for index in indices if isinstance(index, int)}
         return found or set(range(lo, hi))
+
+    @property
+    def sealed_borders(self) -> tuple[int, ...]:
+        """The borders at which the model may not be cut: a layer behind reads keys and values of one before.
+
+        Border b lies between the layers b − 1 and b. The configuration's `kv_sharing_modes` say who stores and
+        who reuses; a layer that reuses takes what the last storing one of its type has.
+        """
+        config = self.model.config.get_text_config(decoder=True)
+        modes = getattr(config, "kv_sharing_modes", None) or ()
+        stored: dict[str, int] = {}
+        sealed: set[int] = set()
+        for layer, mode in enumerate(modes):
+            if mode == "store":
+                stored[config.layer_types[layer]] = layer
+            elif mode == "reuse":
+                sealed.update(range(stored[config.layer_types[layer]] + 1, layer + 1))
+        return tuple(sorted(sealed))
 
     def outer_parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters outside the layers; a tied one appears once."""

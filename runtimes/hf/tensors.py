@@ -24,17 +24,29 @@ def to_wire(tensor: torch.Tensor) -> Tensor:
     return Tensor(dtype_name(tensor.dtype), tuple(tensor.shape), flat.numpy().data)
 
 
+def cut_output(output: LayerOutput | None, width: int) -> LayerOutput | None:
+    """Return the first `width` tokens of a layer's output, of which [1, w, …] is the shape in every model of a trail."""
+    if output is None or isinstance(output, torch.Tensor):
+        return None if output is None else output[:, :width]
+    return tuple(None if entry is None else entry[:, :width] for entry in output)
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor of w tokens: dtype, and the dimensions after [1, w]."""
+    """A tensor of w tokens: dtype, and the dimensions before and after w: (*lead, w, *rest)."""
 
     dtype: torch.dtype
     rest: tuple[int, ...]
+    lead: tuple[int, ...] = (1,)
 
     @property
     def token_bytes(self) -> int:
         """Bytes of one token."""
-        return self.dtype.itemsize * math.prod(self.rest)
+        return self.dtype.itemsize * math.prod(self.rest) * math.prod(self.lead)
+
+    def ones(self, width: int, device: torch.device) -> torch.Tensor:
+        """Return a tensor of this kind."""
+        return torch.ones(*self.lead, width, *self.rest, dtype=self.dtype, device=device)
 
     def parse(self, tensor: Tensor, width: int, device: torch.device) -> torch.Tensor:
         """Return the wire tensor on `device`, as a copy.
@@ -43,7 +55,7 @@ class TensorSpec:
             FrameMalformed: dtype, shape or size are not what the layer takes.
 
         """
-        shape = (1, width, *self.rest)
+        shape = (*self.lead, width, *self.rest)
         if tensor.dtype != dtype_name(self.dtype) or tuple(tensor.shape) != shape:
             raise FrameMalformed(
                 f"an activation tensor is {tensor.dtype} {tuple(tensor.shape)}; the layer takes "
@@ -87,12 +99,14 @@ class OutputSpec:
             raise FrameMalformed(
                 f"the activation has {len(activation or ())} tensors; the layer takes {len(self.entries)} with the same gaps"
             )
-        first = next(tensor for tensor in activation if tensor is not None)
-        if len(first.shape) < 2 or first.shape[1] < 1:
+        first, spec = next((t, e) for t, e in zip(activation, self.entries, strict=True) if t and e)
+        axis = len(spec.lead)
+        if len(first.shape) <= axis or first.shape[axis] < 1:
+            begin = ", ".join(str(size) for size in spec.lead)
             raise FrameMalformed(
-                f"an activation tensor has shape {tuple(first.shape)}; it must begin with (1, width)"
+                f"an activation tensor has shape {tuple(first.shape)}; it must begin with ({begin}, width)"
             )
-        return first.shape[1]
+        return first.shape[axis]
 
     def parse(self, activation: Activation, width: int, device: torch.device) -> LayerOutput:
         """Return the layer's input on `device`. Raises FrameMalformed."""
@@ -104,6 +118,16 @@ class OutputSpec:
             return parsed[0]
         return parsed
 
+    def random(self, width: int, generator: torch.Generator, device: torch.device) -> LayerOutput:
+        """Return made-up input of `width` tokens on `device`."""
+        made = tuple(
+            None
+            if entry is None
+            else (entry.ones(width, torch.device("cpu")) * _noise(entry, width, generator)).to(device)
+            for entry in self.entries
+        )
+        return made[0] if self.bare and made[0] is not None else made
+
     def activation(self, output: LayerOutput) -> Activation:
         """Return a layer's output as it crosses the wire."""
         entries = (output,) if isinstance(output, torch.Tensor) else output
@@ -111,3 +135,12 @@ class OutputSpec:
             None if spec is None or entry is None else to_wire(entry)
             for spec, entry in zip(self.entries, entries, strict=True)
         )
+
+
+def _noise(spec: TensorSpec, width: int, generator: torch.Generator) -> torch.Tensor:
+    shape = (*spec.lead, width, *spec.rest)
+    return (
+        torch.randn(shape, generator=generator).to(spec.dtype)
+        if spec.dtype.is_floating_point
+        else torch.ones(shape, dtype=spec.dtype)
+    )

@@ -30,12 +30,13 @@ def hollow_out(skeleton: Skeleton, held: frozenset[str], device: torch.device) -
             zero = torch.zeros((), dtype=parameter.dtype, device=device).expand(parameter.shape)
             hollow = nn.Parameter(zero, requires_grad=False)
             hollow._is_hf_initialized = True  # type: ignore[attr-defined]  # transformers' own mark
+            hollow.is_hollow = True  # type: ignore[attr-defined]
             _replace(skeleton.model, parameter, hollow)
 
 
 def is_hollow(tensor: torch.Tensor) -> bool:
     """Return whether a parameter takes no memory: hollowed out, or on the meta device."""
-    return tensor.is_meta or tensor.untyped_storage().nbytes() < tensor.nbytes
+    return tensor.is_meta or getattr(tensor, "is_hollow", False)
 
 
 def load_weights(
@@ -66,7 +67,7 @@ def load_weights(
         progress(LoadProgress(done, max(done, total), name))
 
     conversions = get_model_conversion_mapping(skeleton.model, None, None)
-    sources = _sources(skeleton, checkpoint, conversions, read)
+    sources = _sources(skeleton, checkpoint, conversions, read, _adopt_foreign(skeleton.model))
     _check_shapes(skeleton, checkpoint, sources, conversions)
     info = _fill(skeleton, sources, conversions, device, str(checkpoint.path))
     if info.conversion_errors or info.mismatched_keys or info.error_msgs:
@@ -86,15 +87,41 @@ def _sources(
     checkpoint: Checkpoint,
     conversions: list[Any],
     read: Callable[[str, torch.Tensor], None],
+    adopted: dict[str, str],
 ) -> dict[str, LazyTensor]:
     """Return the tensors of the checkpoint that the skeleton holds, unread."""
     state = skeleton.model.state_dict()
     wanted = {name for name, tensor in state.items() if tensor.is_meta}
-    return {
-        name: checkpoint.tensor(name, read)
-        for name in checkpoint.file_of
-        if name in wanted or _target(skeleton, name, conversions, state)[0] in wanted
-    }
+    sources: dict[str, LazyTensor] = {}
+    for name in checkpoint.file_of:
+        target, _ = _target(skeleton, name, conversions, state)
+        if name in wanted or target in wanted:
+            sources[name] = checkpoint.tensor(name, read)
+        if target in adopted:
+            sources[adopted[target]] = checkpoint.tensor(name, read)
+    return sources
+
+
+def _adopt_foreign(model: Any) -> dict[str, str]:
+    """Return which own parameter takes the tensor of a foreign one that it is tied to (layers that share weights).
+
+    A checkpoint holds such a tensor once, under the name of the first layer that has it. The model's ties are changed so
+    that further own parameters are tied to the one that takes it.
+    """
+    held = set(model.state_dict())
+    adopted: dict[str, str] = {}
+    ties: dict[str, str] = {}
+    for name, original in model.all_tied_weights_keys.items():
+        if name not in held:
+            continue
+        if original in held:
+            ties[name] = original
+        elif original in adopted:
+            ties[name] = adopted[original]
+        else:
+            adopted[original] = name
+    model.all_tied_weights_keys = ties
+    return adopted
 
 
 def _target(

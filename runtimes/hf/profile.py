@@ -127,11 +127,11 @@ def _cached(skeleton: Skeleton, layer: int, cache: BlockCache) -> list[int]:
 def _states(skeleton: Skeleton, capacity: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (bytes per token, constant bytes) of each layer's recurrent or compressed state, with all its snapshots.
 
-    Seen at half and at full length: what a sliding window holds by then counts as constant.
+    Seen at about half and full length: what a sliding window holds by then counts as constant.
     """
     count = len(skeleton.layers)
     seen: list[list[int]] = []
-    lengths = (max(1, capacity // 2), capacity)
+    lengths = (max(1, capacity // 2 - 1), max(2, capacity - 1))  # one short of even: buffers are fullest then
     for length in lengths:
         cache = BlockCache(skeleton.model.config, skeleton.cache_layers(0, count), capacity)
         if cache.trail is None:
@@ -140,9 +140,12 @@ def _states(skeleton: Skeleton, capacity: int) -> tuple[tuple[int, ...], tuple[i
             _run(skeleton, cache, length)
         entries = [[cache.layers[i] for i in _cached(skeleton, n, cache)] for n in range(count)]
         seen.append([sum(state_bytes(e) for e in layer if keeps_state(e)) for layer in entries])
-    steps = max(1, lengths[1] - lengths[0])
-    growing = [-(-max(0, late - early) // steps) for early, late in zip(*seen, strict=True)]
-    constant = [max(0, early - per * lengths[0]) for early, per in zip(seen[0], growing, strict=True)]
+    steps = lengths[1] - lengths[0]
+    growth = [max(0, late - early) for early, late in zip(*seen, strict=True)]
+    growing = [-(-grown // steps) for grown in growth]
+    constant = [
+        max(0, early - grown * lengths[0] // steps) for early, grown in zip(seen[0], growth, strict=True)
+    ]
     copies = SNAPSHOTS + 1
     return tuple(per * copies for per in growing), tuple(size * copies for size in constant)
 
@@ -300,7 +303,8 @@ class _Descent(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lac
 class _MetaKernels(TorchFunctionMode):
     """Gives the meta device the kernels that real ones have.
 
-    Attention is fused, without a matrix of scores; a grouped product of matrices takes every dtype.
+    Attention is fused, without a matrix of scores; a grouped product of matrices takes every dtype. Where the model
+    asks for data, which meta tensors lack, it hears that nothing is nonzero: experts that it calls one by one stay unused.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
@@ -310,6 +314,8 @@ class _MetaKernels(TorchFunctionMode):
         if func in (torch.nn.functional.grouped_mm, torch._grouped_mm):
             rows, experts = args[0], args[1]
             return rows.new_empty(*rows.shape[:-1], experts.shape[-1])
+        if func in (torch.nonzero, torch.Tensor.nonzero):
+            return args[0].new_empty(0, args[0].ndim, dtype=torch.long)
         return func(*args, **(kwargs or {}))
 
 

@@ -54,10 +54,13 @@ class Skeleton:
 
     def cache_layers(self, lo: int, hi: int) -> set[int]:
         """Return the indices under which layers [lo, hi) keep keys and values."""
-        modules = [module for layer in self.layers[lo:hi] for module in layer.modules()]
-        indices = [getattr(module, "layer_idx", None) for module in modules]
-        found = {index for index in indices if isinstance(index, int)}
-        return found or set(range(lo, hi))
+        found: set[int] = set()
+        for index in range(lo, hi):
+            layer = self.layers[index]
+            parts = (getattr(module, "layer_idx", None) for module in layer.modules() if module is not layer)
+            named = {part for part in parts if isinstance(part, int)}
+            found |= named or {getattr(layer, "layer_idx", index)}
+        return found
 
     @property
     def sealed_borders(self) -> tuple[int, ...]:

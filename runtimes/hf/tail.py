@@ -14,11 +14,18 @@ ROWS = 64  # most rows whose logits exist at once: 64 × 150 k vocabulary × flo
 
 
 class _Given(nn.Module):
-    """Takes the decoder's place and returns what it is told to."""
+    """Takes the decoder's place and returns what it is told to; other attributes are the decoder's."""
 
-    def __init__(self) -> None:
+    def __init__(self, decoder: Any) -> None:
         super().__init__()
         self.output: Any = None
+        self.__dict__["_decoder"] = decoder  # past nn.Module's registration
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["_decoder"], name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.output
@@ -39,7 +46,7 @@ class Tail:
         path = next(name for name, module in model.named_modules() if module is decoder)
         if not path:
             raise UnsupportedModel(f"{type(model).__name__} has no head above its decoder")
-        self._given = _Given()
+        self._given = _Given(decoder)
         self._head = _with(model, path.split("."), self._given)
 
     def choose(self, output: Any) -> tuple[int, ...]:

@@ -119,6 +119,8 @@ class Trail:
 
 def _frozen(layer: Any) -> dict[str, Any]:
     recurrent = isinstance(layer, LinearAttentionCacheLayerMixin)
+    if not recurrent:
+        _compact(layer)
     names = _RECURRENT if recurrent else tuple(vars(layer))
     return _copied({name: vars(layer)[name] for name in names}, recurrent=recurrent)
 
@@ -133,3 +135,19 @@ def _copied(attributes: dict[str, Any], *, recurrent: bool) -> dict[str, Any]:
         name: {key: copied(entry) for key, entry in value.items()} if isinstance(value, dict) else value
         for name, value in attributes.items()
     }
+
+
+def _compact(layer: Any) -> None:
+    """Replace parts of larger tensors by copies: a layer that keeps a slice of a long frame would keep the frame."""
+    small: dict[int, torch.Tensor] = {}
+
+    def compacted(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.untyped_storage().nbytes() <= value.nbytes:
+            return value
+        return small.setdefault(id(value), value.clone())
+
+    for name, value in vars(layer).items():
+        if isinstance(value, dict):
+            value.update({key: compacted(entry) for key, entry in value.items()})
+        else:
+            setattr(layer, name, compacted(value))

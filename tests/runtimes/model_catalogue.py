@@ -88,7 +88,15 @@ CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v3": ("deepseek_v3", _base(**_LATENT_MOE)),
     "deepseek_v32": ("deepseek_v32", _base(**_LATENT_MOE, **_SPARSE, index_n_heads=16)),
     "deepseek_v32, ties": ("deepseek_v32", _base(**_LATENT_MOE, **_SPARSE, index_n_heads=2)),
-    "deepseek_v4": ("deepseek_v4", _base("num_key_value_heads", **_MOE, **_WINDOW)),
+    "deepseek_v4": (
+        "deepseek_v4",
+        _base(
+            "num_key_value_heads",
+            **_MOE,
+            **_WINDOW,
+            compress_rates={"heavily_compressed_attention": 16, "compressed_sparse_attention": 4},
+        ),
+    ),
     "dots1": ("dots1", _base(**_MOE, **_DENSE_FIRST, **_ALTERNATING)),
     "ernie4_5": ("ernie4_5", _base()),
     "ernie4_5_moe": (
@@ -271,15 +279,17 @@ CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", _base()),
     "llama4_text": (
         "llama4_text",
-        _base(
-            **_MOE, intermediate_size_mlp=128, attention_chunk_size=8, no_rope_layers=[1, 1, 1, 0, 1, 1]
-        ),
+        _base(**_MOE, intermediate_size_mlp=128, attention_chunk_size=8, no_rope_layers=[1, 1, 1, 0, 1, 1]),
     ),
     "longcat_flash": (
         "longcat_flash",
         {
             **_base("num_key_value_heads", _NO_HEAD_DIM),
-            **{name: value for name, value in _LATENT.items() if "head" not in name or "qk" in name or "v_" in name},
+            **{
+                name: value
+                for name, value in _LATENT.items()
+                if "head" not in name or "qk" in name or "v_" in name
+            },
             "head_dim": 8,
             "ffn_hidden_size": 128,
             "expert_ffn_hidden_size": 32,

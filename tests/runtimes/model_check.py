@@ -90,7 +90,14 @@ def check(source: ModelSource) -> Outcome:
         got, rows_of = ring.send("a", back, text[back : PROMPT + STEPS])
         seen.append((list(got), rows_of))
 
-    whole = [*expected, expected[0], *((tokens[back - PROMPT + 1 :], logits[back - PROMPT + 1 :]) for back in (PROMPT, PROMPT + STEPS - 3))]
+    whole = [
+        *expected,
+        expected[0],
+        *(
+            (tokens[back - PROMPT + 1 :], logits[back - PROMPT + 1 :])
+            for back in (PROMPT, PROMPT + STEPS - 3)
+        ),
+    ]
     same = all(got == want for (got, _), (want, _) in zip(seen, whole, strict=True))
     difference = max(
         float((rows - want).abs().max()) for (_, rows), (_, want) in zip(seen, whole, strict=True)
@@ -150,7 +157,9 @@ class _Ring:
             for session in sessions:
                 stage.open_session(session)
 
-    def send(self, session: str, position: int, tokens: Sequence[int]) -> tuple[tuple[int, ...], torch.Tensor]:
+    def send(
+        self, session: str, position: int, tokens: Sequence[int]
+    ) -> tuple[tuple[int, ...], torch.Tensor]:
         """Send a frame around; returns the tokens chosen and the logits [w, vocabulary] they were chosen from."""
         output = FrameOutput(None, None)
         with _listening() as logits:
@@ -227,7 +236,9 @@ def _whole(source: ModelSource, prompt: list[int]) -> tuple[list[int], torch.Ten
     for _ in range(STEPS + 1):
         start = PROMPT + len(tokens) - 1 if tokens else 0
         positions = torch.arange(start, start + len(given))[None]
-        out = model(input_ids=torch.tensor([given]), position_ids=positions, use_cache=True, **{keyword: cache})
+        out = model(
+            input_ids=torch.tensor([given]), position_ids=positions, use_cache=True, **{keyword: cache}
+        )
         rows.append(out.logits[0, -1].float())
         tokens.append(int(rows[-1].argmax()))
         given = tokens[-1:]

@@ -14,11 +14,12 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test check fmt clean
+.PHONY: help demo test models check fmt clean
 
 help:
 	@echo "make demo    start a swarm on this machine and check what it says"
 	@echo "make test    run the tests"
+	@echo "make models  try every architecture of transformers and write docs/models.md"
 	@echo "make check   format, lint, types, import contracts; no tests"
 	@echo "make fmt     format, and mend what the linter can mend"
 	@echo "make clean   remove the environment and all caches"
@@ -28,6 +29,9 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest
+
+models: $(INSTALLED)
+	PYTHONPATH=. $(BIN)/python tests/runtimes/model_table.py
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

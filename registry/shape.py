@@ -83,6 +83,12 @@ class ModelShape:
         """Return whether a block may begin or end at this border."""
         return border not in self.sealed_borders
 
+    def block_around(self, layer: int) -> tuple[int, int]:
+        """Return the smallest block [lo, hi) that holds a layer."""
+        lo = max(border for border in range(layer + 1) if self.may_cut(border))
+        hi = min(border for border in range(layer + 1, self.layer_count + 1) if self.may_cut(border))
+        return lo, hi
+
     def block_memory(self, lo: int, hi: int, *, context: int, sessions: int) -> BlockMemory:
         """Return the memory of layers [lo, hi) serving `sessions` sessions of up to `context` tokens each.
 

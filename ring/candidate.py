@@ -180,8 +180,9 @@ def block_memory(shape: ModelShape, *, context: int, sessions: int) -> Integers:
     """
     count = shape.layer_count
     memory = np.full((count + 1, count + 1), np.iinfo(np.int64).max, np.int64)
-    for lo in range(count):
-        for hi in range(lo + 1, count + 1):
+    borders = [border for border in range(count + 1) if shape.may_cut(border)]
+    for place, lo in enumerate(borders):
+        for hi in borders[place + 1 :]:
             memory[lo, hi] = shape.block_memory(lo, hi, context=context, sessions=sessions).total
     memory.setflags(write=False)  # it is shared with later calls
     return memory

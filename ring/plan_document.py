@@ -52,7 +52,7 @@ _BODY_KEYS = (
 )
 # Every size there is, so that none can be left out of a plan that others recompute.
 _SHAPE_KEYS = tuple(field.name for field in dataclasses.fields(ModelShape) if field.name != "model_id")
-_PER_LAYER_KEYS = frozenset({"layer_bytes", "kv_token_bytes", "state_bytes"})
+_PER_LAYER_KEYS = frozenset({"layer_bytes", "kv_token_bytes", "state_bytes", "sealed_borders"})
 _STAGE_KEYS = tuple(field.name for field in dataclasses.fields(Stage))
 _Reasons = tuple[tuple[PeerId, str], ...]
 

@@ -42,7 +42,7 @@ def certain_shortage(request: PlanRequest, pool: Pool, barred: Mapping[PeerId, s
         return shape.block_memory(lo, hi, context=request.context, sessions=request.sessions).total
 
     return (
-        _layer_too_large(hosts, needed, shape.layer_count)
+        _layer_too_large(hosts, needed, shape)
         or _memory_short(shape, hosts, needed)
         or _ends_untrusted(pool, request.constraints)
     )
@@ -102,17 +102,16 @@ def _nobody(shape: ModelShape, barred: Mapping[PeerId, str]) -> str:
 
 
 def _layer_too_large(
-    usable: Sequence[Announcement], needed: Callable[[int, int], int], layers: int
+    usable: Sequence[Announcement], needed: Callable[[int, int], int], shape: ModelShape
 ) -> str | None:
     largest = max(host.memory_limit for host in usable)
-    for layer in range(layers):
-        size = needed(layer, layer + 1)
+    for layer in range(shape.layer_count):
+        lo, hi = shape.block_around(layer)
+        size = needed(lo, hi)
         if size > largest:
-            extra = " with the embedding" * (layer == 0) + " with the lm_head" * (layer == layers - 1)
-            return (
-                f"layer {layer}{extra} alone needs {size} bytes, and the largest host offers {largest} bytes:"
-                f" {_ADVICE}"
-            )
+            what = f"layer {layer}" if hi - lo == 1 else f"the layers {lo} to {hi - 1}, which stay together,"
+            extra = " with the embedding" * (lo == 0) + " with the lm_head" * (hi == shape.layer_count)
+            return f"{what}{extra} alone needs {size} bytes, and the largest host offers {largest} bytes: {_ADVICE}"
     return None
 
 

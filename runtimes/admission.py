@@ -68,7 +68,8 @@ def admit(shape: ModelShape, lo: int, hi: int, limits: BlockLimits) -> BlockMemo
 def _largest_fitting(shape: ModelShape, lo: int, hi: int, limits: BlockLimits) -> int:
     for end in range(hi - 1, lo, -1):
         if (
-            shape.block_memory(lo, end, context=limits.context, sessions=limits.sessions).total
+            shape.may_cut(end)
+            and shape.block_memory(lo, end, context=limits.context, sessions=limits.sessions).total
             <= limits.memory
         ):
             return end

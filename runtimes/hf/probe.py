@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from registry.shape import ModelShape
 from runtimes.base import LoadProgress, ModelSource, Probe
 from runtimes.hf.block import Block
 from runtimes.hf.checkpoint import Checkpoint
@@ -22,29 +23,41 @@ _LEAST, _MOST = 3, 15
 
 
 def probe_model(
-    source: ModelSource, profile: Profile, dtype: str, device: torch.device, widths: Sequence[int]
+    source: ModelSource,
+    shape: ModelShape,
+    profile: Profile,
+    dtype: str,
+    device: torch.device,
+    widths: Sequence[int],
 ) -> Probe:
     """Measure a middle layer at each width, then the tail at width 1.
 
-    The weights are the checkpoint's if it is there and random otherwise; one layer is held at a time.
+    The weights are the checkpoint's if it is there and random otherwise; the smallest block with the layer is held.
     """
     wanted = sorted(set(widths))
     budget = _SECONDS / (len(wanted) + 1)
     count = len(profile.outputs)
-    middle = _Measured(source, profile, dtype, device, count // 2)
+    middle = _Measured(source, shape, profile, dtype, device, count // 2)
     layer_ns = tuple((width, middle.layer_ns(width, budget)) for width in wanted)
     del middle
-    return Probe(layer_ns, _Measured(source, profile, dtype, device, count - 1).tail_ns(budget))
+    return Probe(layer_ns, _Measured(source, shape, profile, dtype, device, count - 1).tail_ns(budget))
 
 
 class _Measured:
-    """A block of one layer with a stopwatch on the layer itself: masks and tables are paid once per block."""
+    """A small block with a stopwatch on one layer itself: masks and tables are paid once per block."""
 
     def __init__(
-        self, source: ModelSource, profile: Profile, dtype: str, device: torch.device, layer: int
+        self,
+        source: ModelSource,
+        shape: ModelShape,
+        profile: Profile,
+        dtype: str,
+        device: torch.device,
+        layer: int,
     ) -> None:
         self._device = device
-        self._block = Block(build_skeleton(source.path, dtype), profile, layer, layer + 1, device)
+        lo, hi = shape.block_around(layer)
+        self._block = Block(build_skeleton(source.path, dtype), profile, lo, hi, device)
         if Checkpoint.exists(source.path):
             self._block.load(source, 0, _ignore)
         else:

@@ -183,8 +183,9 @@ class _Trace:
 
     def descent(self, ids: torch.Tensor) -> _Descent:
         """Return the mode, to be entered, that follows what becomes of the token ids and of the outer parameters."""
-        names = {p: name for name, p in self._skeleton.outer_parameters().items()}
-        self._descent = _Descent({ids: _IDS, **names})
+        marks: dict[torch.Tensor, Any] = {ids: _IDS}
+        marks.update((parameter, name) for name, parameter in self._skeleton.outer_parameters().items())
+        self._descent = _Descent(marks)
         return self._descent
 
     def __enter__(self) -> None:

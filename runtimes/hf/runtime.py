@@ -99,9 +99,9 @@ class HfRuntime:
         last = model.shape.layer_count - 1
         limits = BlockLimits(self.memory_free(), max(widths, default=1), 1)
         for layer in {last // 2, last}:
-            admit(model.shape, layer, layer + 1, limits)
+            admit(model.shape, *model.shape.block_around(layer), limits)
         with out_of_memory(f"probing {source.model_id}"):
-            return probe_model(source, model.profile, self._dtype, self._device, widths)
+            return probe_model(source, model.shape, model.profile, self._dtype, self._device, widths)
 
     def load(
         self,

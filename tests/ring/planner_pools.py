@@ -102,6 +102,9 @@ def random_pool(seed: int, count: int) -> PlanRequest:
         state=dice.choice((0, 5)),
     )
     shape = replace(shape, shared_end_bytes=dice.choice((0, min(shape.head_bytes, shape.tail_bytes))))
+    if dice.random() < 0.2 and len(sizes) > 2:
+        lo = dice.randint(1, len(sizes) - 1)
+        shape = replace(shape, sealed_borders=tuple(range(lo, dice.randint(lo, len(sizes) - 1) + 1)))
     tightness = dice.choice((0.7, 1.0, 1.6, 4.0))
     total = shape.block_memory(0, shape.layer_count, context=8, sessions=2).total
     hosts = [
@@ -155,5 +158,7 @@ def _times(wanted: PlanRequest, ring: tuple[Announcement, ...]) -> Iterator[int]
 
 
 def _fits(wanted: PlanRequest, member: Announcement, block: tuple[int, int]) -> bool:
+    if not all(wanted.shape.may_cut(border) for border in block):
+        return False
     need = wanted.shape.block_memory(*block, context=wanted.context, sessions=wanted.sessions)
     return need.total <= member.memory_limit

@@ -67,7 +67,7 @@ def plan_of(
 
 PLAN = plan_of()
 GOLDEN_ID = "e270ff633c063501393ca5b4f30179e4"
-GOLDEN_SHA256 = "80eb0dff050cb400b49fc9285e4d13e59bc01b2019d2d62adaee264a101167b7"
+GOLDEN_SHA256 = "75b4179f8bbf82ec3f08379a6589a6823d9239a8dfb7ce41070e9a17b777ab91"
 
 
 def check(plan: Plan, **changes: Any) -> None:

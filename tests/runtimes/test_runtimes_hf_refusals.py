@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from runtimes_families import make_checkpoint
+from model_catalogue import config_of, make_checkpoint
 from runtimes_ring import GENEROUS, TALE, TALE_PATH, ignore
 from safetensors.torch import load_file, save_file
 
@@ -75,7 +75,7 @@ def test_what_is_wrong_with_foreign_layers_does_not_matter(tmp_path: Path) -> No
 
 
 def test_the_files_of_foreign_layers_need_not_be_there(tmp_path: Path) -> None:
-    source = make_checkpoint("gpt2", tmp_path)
+    source = make_checkpoint(config_of("gpt2"), tmp_path)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
     own = {file for name, file in index.items() if ".h.1." in name}
     for file in set(index.values()) - own:

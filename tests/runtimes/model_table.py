@@ -123,10 +123,8 @@ def _row(name: str, config: Any) -> Row:
 
 def _layers(config: Any) -> int:
     text = config.get_text_config(decoder=True)
-    layers = (
-        getattr(text, "num_layers", None) if text.model_type == "longcat_flash" else text.num_hidden_layers
-    )
-    return int(layers)
+    layers: int = text.num_layers if text.model_type == "longcat_flash" else text.num_hidden_layers
+    return layers
 
 
 def _shrunk(model_type: str) -> Any:

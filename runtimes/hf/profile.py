@@ -305,7 +305,7 @@ class _MetaKernels(TorchFunctionMode):
     """Gives the meta device the kernels that real ones have.
 
     Attention is fused, without a matrix of scores; a grouped product of matrices takes every dtype. Where the model
-    asks for data, which meta tensors lack, it hears that nothing is nonzero: experts that it calls one by one stay unused.
+    asks for data, which meta tensors lack, it hears that all is zero: experts that it calls one by one stay unused.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
@@ -317,6 +317,10 @@ class _MetaKernels(TorchFunctionMode):
             return rows.new_empty(*rows.shape[:-1], experts.shape[-1])
         if func in (torch.nonzero, torch.Tensor.nonzero):
             return args[0].new_empty(0, args[0].ndim, dtype=torch.long)
+        if func is torch.Tensor.item and args[0].is_meta:
+            return 0
+        if func is torch.Tensor.__bool__ and args[0].is_meta:
+            return False
         return func(*args, **(kwargs or {}))
 
 

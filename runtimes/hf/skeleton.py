@@ -122,9 +122,20 @@ def build_skeleton(path: Path, dtype: str) -> Skeleton:
         raise UnsupportedModel(
             f"{path}: transformers has no causal LM for it: {_first_line(error)}"
         ) from error
+    _empty(model)
     for part in (model.config, model.config.get_text_config(decoder=True)):
         part.pad_token_id = None  # else the models look for padding, of which there is none, in every frame
     return Skeleton(model, _layer_list(model), served)
+
+
+def _empty(model: nn.Module) -> None:
+    """Put parameters on the meta device that were made elsewhere (torch.normal does so): else they would never be loaded."""
+    emptied: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and not parameter.is_meta:
+                meta = emptied.setdefault(parameter, nn.Parameter(parameter.to("meta"), requires_grad=False))
+                module._parameters[name] = meta
 
 
 def _refuse_by_field(path: Path, config: Any) -> None:

@@ -97,6 +97,7 @@ CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
             compress_rates={"heavily_compressed_attention": 16, "compressed_sparse_attention": 4},
         ),
     ),
+    "diffllama": ("diffllama", _base()),
     "dots1": ("dots1", _base(**_MOE, **_DENSE_FIRST, **_ALTERNATING)),
     "ernie4_5": ("ernie4_5", _base()),
     "ernie4_5_moe": (
@@ -406,6 +407,7 @@ DIFFERENT_IN_KIND = (
     "deepseek_v3",  # latent attention, experts behind dense layers
     "deepseek_v32",  # an indexer beside keys and values
     "deepseek_v4",  # compressed past, several streams, layers that look at the token ids
+    "diffllama",  # parameters that are made outside the meta device
     "falcon_h1",  # a recurrent state and keys in every layer
     "gemma3, text of a vision model",
     "gemma3n_text",  # per-layer inputs, shared keys and values, four states stacked before the tokens

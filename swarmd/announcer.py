@@ -79,6 +79,9 @@ class Announcer:
             rtt_us=tuple(sorted(rtts)),
             block=facts.block,
             sessions=facts.sessions,
+            uplink=facts.uplink,
+            overhead_ns=facts.overhead_ns,
+            load_rate=facts.load_rate,
         )
         said = verified(signed(announcement, self._key.sign, self._key.public_key))
         self._view.heard(said)

@@ -23,9 +23,12 @@ from swarmd.generation import Generation
 from swarmd.greeter import Greeter
 from swarmd.inspection import Inspection
 from swarmd.leadership import Leadership
+from swarmd.learning import Learning
 from swarmd.measuring import measure_host
 from swarmd.member import Member
 from swarmd.net import Node, open_node
+from swarmd.perf_store import FILE_NAME as PERF_FILE
+from swarmd.perf_store import PerfStore
 from swarmd.plans import Plans
 from swarmd.rtt import RttMeter
 from swarmd.serving import Serving
@@ -80,7 +83,9 @@ class Daemon:
         self._activity = Activity(trio.current_time)
         self._facts = OwnFacts()
         self._view = SwarmView(key.peer, config.swarm.name, self._facts, self._activity)
-        self._meter = RttMeter(node)
+        self._perf = PerfStore(state.path / PERF_FILE, self._activity)
+        self._learning = Learning(key.peer, self._perf, self._facts)
+        self._meter = RttMeter(node, self._learning.saw_rtt)
         self._engine = Engine(
             source,
             row.adapter,
@@ -96,7 +101,7 @@ class Daemon:
             node, self._view, self._dialer, self._meter, self._activity, self._announcer.hello
         )
         self._plans = Plans(node, self._view, self._facts, self._activity)
-        self._serving = Serving(config, key, node, self._engine, self._facts)
+        self._serving = Serving(config, key, node, self._engine, self._facts, self._learning)
         self._member = Member(node, self._view, self._engine, self._facts, self._activity, self._serving)
         self._assigner = Assigner(node, self._view, self._member, config.plan.progress_timeout)
         self._leadership = Leadership(config, key, self._view, self._plans, self._assigner, self._activity)
@@ -121,8 +126,10 @@ class Daemon:
             await self._say_farewell()
 
     async def _serve(self, server: ControlServer, on_ready: Callable[[], None] | None) -> None:
+        await self._perf.open()
         async with trio.open_nursery() as nursery:
             for service in (
+                self._perf.run,
                 self._view.run,
                 self._serving.run,
                 self._member.run,
@@ -153,7 +160,9 @@ class Daemon:
     async def _measure(self) -> None:
         """Learn what this host can do; a host that cannot serve its model stays, says why, and can still be asked."""
         try:
-            shape = await measure_host(self._config, self._engine, self._facts, self._activity)
+            shape = await measure_host(
+                self._config, self._engine, self._facts, self._learning, self._activity
+            )
         except RuntimeFailure as error:
             self._facts.update(waiting_for=f"a model that can be served here: {error}")
             self._activity.note("cannot_serve", str(error), code=error.code)

@@ -27,6 +27,9 @@ class OwnFacts:
     tail_ns: int = 0
     block: BlockHeld | None = None
     sessions: int = 0
+    uplink: int = 0
+    overhead_ns: int = 0
+    load_rate: int = 0
     leader: str = ""
     term: int = 0
     plan: str = ""

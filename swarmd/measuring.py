@@ -10,6 +10,7 @@ from swarmd import logs
 from swarmd.activity import Activity
 from swarmd.engine import Engine
 from swarmd.facts import OwnFacts
+from swarmd.learning import Learning
 
 # Left to the rest of the machine when runtime.memory_limit is "auto".
 _RESERVE_SHARE = 10  # a tenth of what is free
@@ -21,7 +22,9 @@ def automatic_limit(free: int) -> int:
     return max(0, free - max(_RESERVE_LEAST, free // _RESERVE_SHARE))
 
 
-async def measure_host(config: Config, engine: Engine, facts: OwnFacts, activity: Activity) -> ModelShape:
+async def measure_host(
+    config: Config, engine: Engine, facts: OwnFacts, learning: Learning, activity: Activity
+) -> ModelShape:
     """Measure this host and write the result into `facts`; returns the model's shape.
 
     Raises:
@@ -36,13 +39,8 @@ async def measure_host(config: Config, engine: Engine, facts: OwnFacts, activity
     limit = automatic_limit(free) if chosen == "auto" else int(chosen)
     facts.update(state="measuring", device=engine.device, memory_limit=limit, memory_free=min(free, limit))
     probe = await engine.probe()
-    facts.update(
-        state="standby",
-        model=engine.source.model_id,
-        layer_ns=probe.layer_ns,
-        tail_ns=probe.tail_ns,
-        waiting_for="",
-    )
+    learning.probed(probe, model=engine.source.model_id, dtype=config.runtime.dtype, device=facts.device)
+    facts.update(state="standby", waiting_for="")
     activity.note(
         "measured",
         device=engine.device,

@@ -6,6 +6,7 @@ They go the way that frames go (same adapter, same event loops), so half of one 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -24,8 +25,10 @@ _ANSWER_WITHIN = 10.0  # s
 class RttMeter:
     """Keeps the windowed minimum of the round trip to each connected host, in microseconds."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, on_sample: Callable[[PeerId, int], None]) -> None:
+        """on_sample(peer, µs) hears every round trip."""
         self._node = node
+        self._on_sample = on_sample
         self._samples: dict[PeerId, deque[int]] = {}
         node.handle(PROTOCOL, _echo, max_message=_MAX_MESSAGE, max_channels_per_peer=2)
 
@@ -51,6 +54,7 @@ class RttMeter:
         async with await self._node.open(peer, PROTOCOL, max_message=_MAX_MESSAGE) as channel:
             while True:
                 samples.append(await _round_trip(channel))
+                self._on_sample(peer, samples[-1])
                 await trio.sleep(_EAGER_PAUSE if len(samples) < _EAGER else _PAUSE)
 
 

@@ -14,6 +14,7 @@ from swarmd.coordinator import Coordinator
 from swarmd.edges import Acceptor, EdgeRole, EdgeServer
 from swarmd.engine import Engine
 from swarmd.facts import OwnFacts
+from swarmd.learning import Learning
 from swarmd.net import Node
 from swarmd.stage_runner import StageRunner
 from swarmd.state_dir import HostKey
@@ -24,12 +25,21 @@ _IDLE_FACTOR = 2  # a stage frees a silent session later than its coordinator gi
 class Serving:
     """At most one ring at a time."""
 
-    def __init__(self, config: Config, key: HostKey, node: Node, engine: Engine, facts: OwnFacts) -> None:
+    def __init__(
+        self,
+        config: Config,
+        key: HostKey,
+        node: Node,
+        engine: Engine,
+        facts: OwnFacts,
+        learning: Learning,
+    ) -> None:
         self._progress_timeout = config.plan.progress_timeout
         self._key = key
         self._node = node
         self._engine = engine
         self._facts = facts
+        self._learning = learning
         self._nursery: trio.Nursery | None = None
         self._runner: StageRunner | None = None
         self.coordinator: Coordinator | None = None
@@ -55,6 +65,7 @@ class Serving:
             self._node,
             self._engine,
             self._key,
+            self._learning,
             on_sessions=lambda count: self._facts.update(sessions=count),
             on_broken=on_broken,
             idle_seconds=_IDLE_FACTOR * self._progress_timeout,

@@ -7,6 +7,7 @@ and the coordinator are told which host is to blame, and the member is told that
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -19,6 +20,7 @@ from ring.stage import Action, Close, Compute, Drop, Forward, Open, StageLimits,
 from runtimes.base import Activation, FrameInput, RuntimeFailure, Tensor
 from swarmd.edges import EDGE_ENDS, EdgeRefused, EdgeRole, open_edge, receive_frame, ring_error, send_frame
 from swarmd.engine import Engine
+from swarmd.learning import Learning
 from swarmd.net import Channel, NetError, Node
 from swarmd.state_dir import HostKey
 
@@ -36,6 +38,7 @@ class StageRunner:
         node: Node,
         engine: Engine,
         key: HostKey,
+        learning: Learning,
         *,
         on_sessions: Callable[[int], None],
         on_broken: Callable[[str], None],
@@ -57,6 +60,7 @@ class StageRunner:
         self._table = StageTable(role, limits, key.signing_key)
         self._node = node
         self._engine = engine
+        self._learning = learning
         self.deliver: Callable[[Frame], None] = _nobody_waits
         self._on_sessions = on_sessions
         self._on_broken = on_broken
@@ -205,13 +209,21 @@ class StageRunner:
         frame = action.frame
         activation = tuple(None if t is None else Tensor(*t) for t in frame.tensors) or None
         work = FrameInput(frame.session, frame.position, frame.tokens, activation)
+        began = time.perf_counter_ns()
         try:
-            (output,) = await self._engine.forward([work])
+            (output,), spent = await self._engine.forward([work])
         except RuntimeFailure as error:
             await self._carry_out(self._table.failed(frame.session, error.code, str(error)))
             return
         made = _for_the_wire(output.activation)
-        await self._carry_out(self._table.computed(action, made, output.tokens, trio.current_time()))
+        actions = self._table.computed(action, made, output.tokens, trio.current_time())
+        self._learn(frame.width, spent, time.perf_counter_ns() - began - spent)
+        await self._carry_out(actions)
+
+    def _learn(self, width: int, compute_ns: int, overhead_ns: int) -> None:
+        role = self._role
+        self._learning.computed(layers=role.hi - role.lo, width=width, tail=role.tail, ns=compute_ns)
+        self._learning.handed_on(overhead_ns)
 
     async def _send_on(self, frame: Frame) -> None:
         if self._downstream is None:

@@ -41,6 +41,15 @@ def check_bootstrap(text: str) -> str:
     return text
 
 
+def check_peer(text: str) -> str:
+    """Return `text` if it is the PeerId of an Ed25519 key. Raises ValueError."""
+    if not _PEER_ID.fullmatch(text):
+        raise ValueError(
+            f"{text!r} is not a PeerId such as 12D3KooW…, 52 characters: `swarmd ctl status` prints a host's"
+        )
+    return text
+
+
 def _split(text: str) -> tuple[str, int, list[str]]:
     empty, *parts = text.split("/")
     if empty or len(parts) < 4 or parts[2] != "tcp":

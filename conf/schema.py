@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, PlainValidator, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from conf.addresses import check_announce, check_bootstrap, check_listen
+from conf.addresses import check_announce, check_bootstrap, check_listen, check_peer
 
 # The publisher of the registry that comes with swarmd.
 BUNDLED_PUBLISHER = "6+/eGH+ML14j6RsOXeNnD9xc8N6O+Vsd0ZGyyLAef3Q="
@@ -147,13 +147,35 @@ class Registry:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_SECTION)
 class Plan:
-    """When the leader plans, and when it gives up.
+    """What the leader plans for, when, and when it gives up. A ring is planned by the settings of the host that leads.
 
     Attributes:
+        objective: what the ring is best at: "tok_s" (one session's tokens per second), "latency" (the time of one
+            token around the ring) or "aggregate" (all sessions' tokens per second together).
+        prompt_tokens: length of the prompts for which the time to the first token is predicted.
+        ttft_limit_seconds: the most seconds to the first token of such a prompt; 0: no limit.
+        distinct_subnets: no two hosts of a ring in one network (/24 or /48 by their addresses).
+        trusted: PeerIds of the hosts that may hold the first and last layers, where prompt and answer can be read;
+            empty: every host may.
+        end_layers: how many layers at either end only trusted hosts may hold.
+        horizon_seconds: for how long a ring is expected to stand: loading for s seconds must make it s / horizon
+            better; 0: loading costs nothing.
+        replan_seconds: how often to look whether another ring would be better than the one that stands; 0: never.
+        least_gain: by which share another ring must be better to replace one that stands.
         settle_seconds: how long the set of hosts must be unchanged before a ring is planned.
         progress_timeout: seconds after which a load or a session without any progress is given up.
 
     """
+
+    objective: Literal["tok_s", "latency", "aggregate"] = "tok_s"
+    prompt_tokens: Annotated[int, Field(ge=1, le=1 << 24)] = 512
+    ttft_limit_seconds: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 0.0
+    distinct_subnets: bool = False
+    trusted: tuple[Annotated[str, AfterValidator(check_peer)], ...] = ()
+    end_layers: Annotated[int, Field(ge=1, le=4096)] = 1
+    horizon_seconds: Annotated[int, Field(ge=0, le=1 << 30)] = 3600
+    replan_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
+    least_gain: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.1
 
     settle_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
     progress_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0

@@ -62,7 +62,7 @@ class Drafter:
 
 def tokens_per_chain(chances: tuple[int, ...]) -> int:
     """Return the mean number of tokens that a chain commits, in units of 1 / ONE; from ONE to MAX_CHAIN · ONE."""
-    return sum(_survival(chances))
+    return sum(survival(chances))
 
 
 @lru_cache(maxsize=4096)
@@ -75,17 +75,17 @@ def chance_sum(chances: tuple[int, ...], step: int) -> int:
     """
     if step < 1:
         raise ValueError(f"step is {step}, below 1")
-    return sum(_survival(chances)[step::step])
+    return sum(survival(chances)[step::step])
 
 
 @lru_cache(maxsize=256)
-def _survival(chances: tuple[int, ...]) -> tuple[int, ...]:
-    """Return S(0), S(1), … as far as they are above zero, at most MAX_CHAIN."""
-    survival = [ONE]
-    while len(survival) < MAX_CHAIN:
-        chance = chances[min(len(survival), len(chances)) - 1]
-        following = survival[-1] * chance // _MILLION
+def survival(chances: tuple[int, ...]) -> tuple[int, ...]:
+    """Return S(0), S(1), … in units of 1 / ONE, as far as they are above zero, at most MAX_CHAIN of them."""
+    found = [ONE]
+    while len(found) < MAX_CHAIN:
+        chance = chances[min(len(found), len(chances)) - 1]
+        following = found[-1] * chance // _MILLION
         if not following:
             break
-        survival.append(following)
-    return tuple(survival)
+        found.append(following)
+    return tuple(found)

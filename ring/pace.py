@@ -13,8 +13,8 @@ S(j · w), and a chain takes on average
 
     (w - 1) · δ  +  T  +  s · Σ_k S(k·w)  +  (g - s) · Σ_k S(k·D·w)  +  drain        and commits Σ_n S(n) tokens.
 
-drain = max(0, n · s + τ - T - (w - 1) · δ) with n = min(D - 1, ⌊T / (w · δ)⌋) worthless frames that the new chain's first
-frame finds queued before the slowest part: 0 while D · s ≤ T. So more frames than T / s buy nothing, and cost the wait
+drain = max(0, n · s + τ - T - (w - 1) · δ) is what the new chain's first frame waits for n worthless ones before the slowest
+part: 0 while D · s ≤ T. n = D - 1, or fewer where the drafter cannot fill the pipe: min(D - 1, ⌊T / s⌋) if w · δ > τ. So more frames than T / s buy nothing, and cost the wait
 for what was sent too much. One frame of one token at a time, without a drafter, gives 1 / T: plain decoding. A ring that
 discards worthless frames uncomputed is faster than this only where D · s > T, which the best pace avoids.
 
@@ -148,7 +148,7 @@ def token_ps(
     """
     apart = max(bottleneck_ns, width * draft_ns)
     waiting = max(circuit_ns - (frames - 1) * apart, apart)
-    worthless = min(frames - 1, circuit_ns // (width * draft_ns)) if draft_ns else frames - 1
+    worthless = frames - 1 if width * draft_ns <= bottleneck_ns else min(frames - 1, circuit_ns // apart)
     first = (width - 1) * draft_ns
     drain = max(0, worthless * apart + bottleneck_ns - circuit_ns - first)
     passed = chance_sum(chances, width)

@@ -212,6 +212,16 @@ def verify_plan(plan: Plan, *, leader: PeerId, term: int, shape: ModelShape, swa
     _check_result(body, hosts)
 
 
+def request_of(plan: Plan) -> PlanRequest:
+    """Return the request that a plan answers, read from the inputs that it carries.
+
+    Raises:
+        PlanRefused: check "inputs".
+
+    """
+    return _request(plan.body, _checked_inputs(plan.body))
+
+
 def check_own(plan: Plan, self_peer: PeerId, memory_limit: int) -> Stage:
     """Return the stage that this host is to serve, after checking that it can.
 
@@ -277,27 +287,24 @@ def _checked_inputs(body: PlanBody) -> tuple[Announcement, ...]:
 
 
 def _check_result(body: PlanBody, hosts: tuple[Announcement, ...]) -> None:
-    request = PlanRequest(
-        body.swarm,
-        body.leader,
-        body.term,
-        body.number,
-        body.shape,
-        body.context,
-        body.sessions,
-        hosts,
-        body.excluded,
-        body.objective,
-        body.constraints,
-    )
     try:
-        result = compute_ring(request)
+        result = compute_ring(_request(body, hosts))
     except NoPlan as error:
         raise PlanRefused("recompute", f"the plan's inputs allow no ring: {error}") from error
     if result != body.result:
         raise PlanRefused(
             "recompute", f"the plan's inputs give another ring: {_shown(result)}, not {_shown(body.result)}"
         )
+
+
+def _request(body: PlanBody, hosts: tuple[Announcement, ...]) -> PlanRequest:
+    return PlanRequest(
+        *(body.swarm, body.leader, body.term, body.number, body.shape, body.context, body.sessions),
+        hosts=hosts,
+        excluded=body.excluded,
+        objective=body.objective,
+        constraints=body.constraints,
+    )
 
 
 def _one_line(reason: str) -> str:

@@ -32,7 +32,7 @@ _MAX_REASON = 4096
 _MAX_SUM = 1 << 90  # a sum over stages of what announcements say
 _FIGURES = (
     *("frame_width", "frames_in_flight", "circuit_ns", "bottleneck_ns"),
-    *("millitok_s", "aggregate_millitok_s", "ttft_ns"),
+    *("millitok_s", "aggregate_millitok_s", "load_ns", "ttft_ns"),
 )
 _BODY_KEYS = (
     *(

@@ -17,15 +17,18 @@ import numpy as np
 
 from registry.shape import ModelShape
 from ring.announcement import Announcement
-from ring.candidate import Pool, pool_of
-from ring.holding import held_layers, load_bytes
+from ring.candidate import PENALTY, Pool, pool_of
+from ring.first_token import ring_within
+from ring.holding import held_layers, load_bytes, load_ns
 from ring.identity import PeerId
+from ring.left_out import barred_hosts, not_chosen
 from ring.objective import DEFAULT_OBJECTIVE, NO_CONSTRAINTS, Constraints, Objective
 from ring.pace import Pace, best_pace
 from ring.quantize import quantized
-from ring.search import EXACT_HOSTS, best_ring
+from ring.search import best_ring
 from ring.shortage import certain_shortage, searched_shortage
 from ring.throughput import (
+    NS_PER_US,
     TOKEN_BYTES,
     StageCost,
     bottleneck_ns,
@@ -34,7 +37,7 @@ from ring.throughput import (
     prefill_frames,
     prefill_ns,
 )
-from ring.view import FoundRing, Loading
+from ring.view import FoundRing, Loading, View
 from ring.worth import Worth
 
 
@@ -121,6 +124,7 @@ class RingPlan:
         bottleneck_ns: nanoseconds for which it keeps the slowest stage or uplink busy.
         millitok_s: predicted thousandths of tokens per second of one session.
         aggregate_millitok_s: predicted thousandths of tokens per second of all promised sessions together.
+        load_ns: predicted nanoseconds until the slowest host has loaded its block; 0 where nothing is to be loaded.
         ttft_ns: predicted nanoseconds to the first token of a prompt of the objective's length, on an idle ring.
         left_out: (peer, reason) of every host of the request that is not in the ring, ascending in peer.
 
@@ -134,6 +138,7 @@ class RingPlan:
     bottleneck_ns: int
     millitok_s: int
     aggregate_millitok_s: int
+    load_ns: int
     ttft_ns: int
     left_out: tuple[tuple[PeerId, str], ...]
 
@@ -145,12 +150,7 @@ def compute_ring(request: PlanRequest) -> RingPlan:
         NoPlan: no ring is possible; the text says what is missing.
 
     """
-    request = replace(request, hosts=tuple(quantized(host) for host in request.hosts))
-    barred = _barred(request)
-    usable = tuple(host for host in request.hosts if host.peer not in barred)
-    pool = pool_of(
-        usable, request.shape, request.constraints, context=request.context, sessions=request.sessions
-    )
+    request, pool, barred = _prepared(request)
     shortage = certain_shortage(request, pool, barred)
     if shortage is not None:
         raise NoPlan(shortage)
@@ -158,8 +158,19 @@ def compute_ring(request: PlanRequest) -> RingPlan:
     return _ring_plan(request, pool, ring, barred)
 
 
+def _prepared(request: PlanRequest) -> tuple[PlanRequest, Pool, dict[PeerId, str]]:
+    """Return the request with quantized measurements, the usable hosts, and why each of the others is not."""
+    request = replace(request, hosts=tuple(quantized(host) for host in request.hosts))
+    barred = barred_hosts(request)
+    usable = tuple(host for host in request.hosts if host.peer not in barred)
+    pool = pool_of(
+        usable, request.shape, request.constraints, context=request.context, sessions=request.sessions
+    )
+    return request, pool, barred
+
+
 def _best_ring(request: PlanRequest, pool: Pool) -> FoundRing:
-    objective = request.objective
+    objective, loading = request.objective, None
     worth = Worth(objective, request.sessions)
     ring = best_ring(pool, worth)
     if ring is None:
@@ -167,7 +178,43 @@ def _best_ring(request: PlanRequest, pool: Pool) -> FoundRing:
     if objective.horizon_s and pool.holds_layers:
         loading = Loading(ring, objective.horizon_s)
         ring = best_ring(pool, worth, loading, known=[ring.order]) or ring
-    return ring
+    if not objective.ttft_limit_us:
+        return ring
+    within, quickest_ns = ring_within(pool, worth, ring, loading, objective.ttft_limit_us * NS_PER_US)
+    if within is None:
+        raise NoPlan(
+            f"no ring has the first token of a prompt of {objective.prompt_tokens} tokens within"
+            f" {objective.ttft_limit_us / 1e6:.3g} s: the quickest needs {quickest_ns / 1e9:.3g} s; raise"
+            " plan.ttft_limit_seconds, or add faster hosts"
+        )
+    return within
+
+
+def evaluate_ring(request: PlanRequest, assignment: Sequence[tuple[PeerId, int, int]]) -> RingPlan:
+    """Return what a given ring is worth under a request: the same figures as compute_ring gives for the best one.
+
+    Args:
+        request: the hosts, the model and the objective.
+        assignment: (host, lo, hi) of every stage, head first.
+
+    Raises:
+        NoPlan: the ring cannot be: a host is not there or may not serve its block, or an edge is not measured.
+
+    """
+    request, pool, barred = _prepared(request)
+    index_of = {host.peer: index for index, host in enumerate(pool.hosts)}
+    missing = [peer for peer, _, _ in assignment if peer not in index_of]
+    if missing:
+        raise NoPlan(f"{missing[0]} cannot be used: {barred.get(missing[0], 'it is not there')}")
+    order = tuple(index_of[peer] for peer, _, _ in assignment)
+    cuts = (0, *(hi for _, _, hi in assignment))
+    view = View(pool, 1, None)
+    circuit, _ = view.times(order, cuts)
+    if circuit >= PENALTY or pool.apart[np.ix_(order, order)].any():
+        raise NoPlan(
+            "the ring lacks a measured edge, or a host in it may not serve its block or not beside another"
+        )
+    return _ring_plan(request, pool, FoundRing(0, circuit, len(order), order, cuts), barred)
 
 
 def stage_costs(
@@ -201,22 +248,6 @@ def stage_costs(
     return tuple(costs)
 
 
-def _barred(request: PlanRequest) -> dict[PeerId, str]:
-    """Return why some of the hosts must not be used."""
-    excluded = dict(request.excluded)
-    barred: dict[PeerId, str] = {}
-    for host in request.hosts:
-        if host.peer in excluded:
-            barred[host.peer] = f"excluded: {excluded[host.peer]}"
-        elif host.state == "leaving":
-            barred[host.peer] = "leaving"
-        elif not host.layer_ns:
-            barred[host.peer] = "not measured yet"
-        elif host.model != request.shape.model_id:
-            barred[host.peer] = f"measured for the model {host.model}, not for {request.shape.model_id}"
-    return barred
-
-
 def _ring_plan(request: PlanRequest, pool: Pool, ring: FoundRing, barred: dict[PeerId, str]) -> RingPlan:
     shape, objective = request.shape, request.objective
     hosts = [pool.hosts[index] for index in ring.order]
@@ -246,8 +277,9 @@ def _ring_plan(request: PlanRequest, pool: Pool, ring: FoundRing, barred: dict[P
         bottleneck_ns=bottleneck_ns(costs, pace.width),
         millitok_s=pace.millitok_s,
         aggregate_millitok_s=together.millitok_s,
+        load_ns=max(load_ns(host, stage.load_bytes) for host, stage in zip(hosts, stages, strict=True)),
         ttft_ns=prefill_ns(circuit_ns(costs, width), bottleneck_ns(costs, width), frames),
-        left_out=tuple(sorted((barred | _not_chosen(pool, ring.order)).items())),
+        left_out=tuple(sorted((barred | not_chosen(pool, ring.order)).items())),
     )
 
 
@@ -266,26 +298,3 @@ def _paces(request: PlanRequest, costs: Sequence[StageCost]) -> tuple[Pace, Pace
         for sessions in (1, request.sessions)
     )
     return alone, together
-
-
-def _not_chosen(pool: Pool, order: tuple[int, ...]) -> dict[PeerId, str]:
-    """Return why the usable hosts that are not in the ring are not."""
-    solo, members = len(order) == 1, list(order)
-    ring = pool.hosts[order[0]].peer if solo else "any host of the ring"
-    slower = "solo is faster" if solo else "the ring is faster without it"
-    if len(pool.able) > EXACT_HOSTS:  # a search cannot tell more
-        slower = "no faster ring was found with it"
-    reasons = {}
-    for index, host in enumerate(pool.hosts):
-        if index in order:
-            continue
-        neighbours = np.flatnonzero(pool.apart[index, members])
-        if index not in pool.able:
-            reasons[host.peer] = "its memory holds no layer"
-        elif (pool.one_way_us[index, members] < 0).all():
-            reasons[host.peer] = f"no measured edge to {ring}"
-        elif neighbours.size:
-            reasons[host.peer] = f"it is in one subnet with {pool.hosts[members[int(neighbours[0])]].peer}"
-        else:
-            reasons[host.peer] = slower
-    return reasons

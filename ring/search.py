@@ -16,8 +16,8 @@ from typing import Protocol
 from ring.candidate import PENALTY, Pool
 from ring.exact import exact_order
 from ring.heuristic import heuristic_order
-from ring.split import best_cuts, ring_hops
-from ring.view import FoundRing, Loading, Region, View
+from ring.split import best_cuts
+from ring.view import FoundRing, Loading, View
 
 EXACT_HOSTS = 8
 """Up to this many candidate hosts the ring is the optimum; above, it is the best that a search finds."""
@@ -60,6 +60,45 @@ def best_ring(
     return search.exact() if len(pool.able) <= EXACT_HOSTS else search.heuristic(known)
 
 
+def cheapest_order(
+    view: View, bottleneck_ns: int | None, known: Sequence[_Order] = (), limit: int = PENALTY - 1
+) -> _Order | None:
+    """Return the members of the ring of least cost in order, head first; None if there is none (or none was found).
+
+    Args:
+        view: the pool, and what counts as cost.
+        bottleneck_ns: no stage and no uplink may be busy for longer with a frame; None: no bound.
+        known: rings to start from in a large pool.
+        limit: rings that cost more are of no interest.
+
+    """
+    if len(view.pool.able) > EXACT_HOSTS:
+        return heuristic_order(view, EXACT_HOSTS, bottleneck_ns, known)
+    if not view.pool.able:
+        return None
+    region = view.region(view.pool.able)
+    blocks = region.blocks if bottleneck_ns is None else region.blocks.within(bottleneck_ns)
+    order = exact_order(region.terms, blocks, region.apart, limit)
+    return None if order is None else tuple(region.members[host] for host in order)
+
+
+def split(view: View, order: _Order, bottleneck_ns: int | None) -> tuple[int, ...]:
+    """Return the boundaries of the best split of a ring that cheapest_order has given for the same bound."""
+    region = view.region(tuple(sorted(order)))
+    blocks = region.blocks if bottleneck_ns is None else region.blocks.within(bottleneck_ns)
+    cuts = best_cuts(blocks, tuple(region.members.index(host) for host in order))
+    if cuts is None:
+        raise RuntimeError(f"the search gave the ring {order}, which has no split")
+    return cuts
+
+
+def valued(view: View, values: Values, order: _Order, cuts: tuple[int, ...]) -> tuple[FoundRing, int]:
+    """Return a ring with its value at a frame width, and its bottleneck in nanoseconds."""
+    circuit, bottleneck = view.times(order, cuts)
+    value = values.value(view.width, circuit, bottleneck + view.loading_bottleneck(order, cuts))
+    return FoundRing(value, circuit, len(order), order, cuts), bottleneck
+
+
 class _Search:
     def __init__(self, pool: Pool, values: Values, loading: Loading | None) -> None:
         self._pool, self._values, self._loading = pool, values, loading
@@ -67,13 +106,10 @@ class _Search:
 
     def exact(self) -> FoundRing | None:
         """Visit all rings that no other one beats in both T and τ, as far as they can be best."""
-        if not self._pool.able:
-            return None
         for width in self._widths():
-            view = View(self._pool, width, self._loading)
-            region = view.region(self._pool.able)
-            limit, bound = self._limit(view), None
-            while limit > 0 and (order := self._cheapest(region, bound, limit)) is not None:
+            view, bound = View(self._pool, width, self._loading), None
+            limit = self._limit(view)
+            while limit > 0 and (order := cheapest_order(view, bound, limit=limit)) is not None:
                 bound = self._next_bound(view, *self._offer(view, order, bound))
                 if bound is None:
                     break
@@ -85,7 +121,7 @@ class _Search:
         for _, width in zip(range(_HEURISTIC_WIDTHS), self._widths(), strict=False):
             view, bound = View(self._pool, width, self._loading), None
             for _ in range(_HEURISTIC_BOUNDS):
-                order = heuristic_order(view, EXACT_HOSTS, bound, starts)
+                order = cheapest_order(view, bound, starts)
                 if order is None:
                     break
                 starts.append(order)
@@ -100,33 +136,18 @@ class _Search:
         first, *others = self._values.widths
         yield first
         if others and self._best is not None:
+            order = self._best.order
             views = [View(self._pool, width, self._loading) for width in others]
-            ranked = sorted((self._valued(view, self._best.order, None)[0], view.width) for view in views)
-            yield from (width for _, width in ranked)
-
-    def _cheapest(self, region: Region, bound: int | None, limit: int) -> _Order | None:
-        blocks = region.blocks if bound is None else region.blocks.within(bound)
-        order = exact_order(region.terms, blocks, region.apart, limit)
-        return None if order is None else tuple(region.members[host] for host in order)
+            ranked = [
+                (valued(view, self._values, order, split(view, order, None))[0], view.width) for view in views
+            ]
+            yield from (width for _, width in sorted(ranked))
 
     def _offer(self, view: View, order: _Order, bound: int | None) -> tuple[int, int]:
         """Keep a ring if it is the best so far; returns its circuit time, with what loading counts, and its bottleneck."""
-        found, bottleneck = self._valued(view, order, bound)
+        found, bottleneck = valued(view, self._values, order, split(view, order, bound))
         self._best = found if self._best is None else min(self._best, found)
         return found.circuit_ns, bottleneck
-
-    def _valued(self, view: View, order: _Order, bound: int | None) -> tuple[FoundRing, int]:
-        region = view.region(tuple(sorted(order)))
-        blocks = region.blocks if bound is None else region.blocks.within(bound)
-        inside = tuple(region.members.index(host) for host in order)
-        cuts = best_cuts(blocks, inside)
-        if cuts is None:
-            raise RuntimeError(f"the search gave the ring {order}, which has no split")
-        places = (list(inside), list(cuts[:-1]), list(cuts[1:]))
-        circuit = int(blocks.cost[places].sum()) + ring_hops(region.terms, inside)
-        bottleneck = int(blocks.busy[places].max())
-        value = self._values.value(view.width, circuit, bottleneck + view.loading_bottleneck(order, cuts))
-        return FoundRing(value, circuit, len(order), order, cuts), bottleneck
 
     def _next_bound(self, view: View, circuit_ns: int, bottleneck_ns: int) -> int | None:
         """Return the bottleneck with which a ring that has at least this circuit time may yet be the best; None if none."""

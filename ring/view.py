@@ -77,9 +77,23 @@ class View:
         self.pool, self.width, self.terms = pool, width, pool.terms(width)
         self._loading = loading
         self._reference: tuple[int, int] | None = None
+        self._regions: dict[_Order, Region] = {}
 
     def region(self, members: _Order) -> Region:
         """Return some of the hosts; `members` are ascending indices into the pool."""
+        if members not in self._regions:
+            self._regions[members] = self._region(members)
+        return self._regions[members]
+
+    def times(self, order: _Order, cuts: Sequence[int]) -> tuple[int, int]:
+        """Return the circuit time of a ring, with what loading counts, and its bottleneck, in nanoseconds."""
+        region = self.region(tuple(sorted(order)))
+        inside = tuple(region.members.index(host) for host in order)
+        places = (list(inside), list(cuts[:-1]), list(cuts[1:]))
+        circuit = int(region.blocks.cost[places].sum()) + ring_hops(region.terms, inside)
+        return circuit, int(region.blocks.busy[places].max())
+
+    def _region(self, members: _Order) -> Region:
         pool, terms, extra = self.pool.only(members), self.terms.only(members), None
         if self._loading is not None:
             circuit, _ = self._reference_times(self._loading.reference)
@@ -113,11 +127,6 @@ class View:
     def _reference_times(self, ring: FoundRing) -> tuple[int, int]:
         """Return the circuit time and the bottleneck of the ring that loading is measured by."""
         if self._reference is None:
-            members = tuple(sorted(ring.order))
-            terms = self.terms.only(members)
-            blocks = blocks_of(self.pool.only(members), terms)
-            inside = tuple(members.index(host) for host in ring.order)
-            places = (list(inside), list(ring.cuts[:-1]), list(ring.cuts[1:]))
-            circuit = int(blocks.cost[places].sum()) + ring_hops(terms, inside)
-            self._reference = min(circuit, _LONGEST_REFERENCE_NS), int(blocks.busy[places].max())
+            circuit, bottleneck = View(self.pool, self.width, None).times(ring.order, ring.cuts)
+            self._reference = min(circuit, _LONGEST_REFERENCE_NS), bottleneck
         return self._reference

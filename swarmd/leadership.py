@@ -1,4 +1,6 @@
-"""Leadership: what this host does while it leads: notice that a ring is missing or broken, plan one, have it assigned."""
+"""Leadership: what this host does while it leads: notice that a ring is missing, broken or could be better, plan one, have
+it assigned.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ from conf.schema import Config
 from registry.shape import ModelShape
 from ring.assignment import Aborted
 from ring.exclusion import ExclusionList, ExclusionTimings
-from ring.plan import Plan, make_plan
-from ring.planner import NoPlan
+from ring.plan import Plan, make_plan, request_of
+from ring.planner import NoPlan, evaluate_ring
+from ring.replan import Replanning
 from swarmd.activity import Activity
 from swarmd.assigner import Assigner
+from swarmd.planning import constraints_of, objective_of
 from swarmd.plans import Plans
 from swarmd.state_dir import HostKey
 from swarmd.view import SwarmView
@@ -23,7 +27,7 @@ _GRACE = 5.0  # s in which a member's announcement may still lag behind its acti
 
 
 class Leadership:
-    """Plans only when there is no ring or the ring is broken."""
+    """Plans when there is no ring, when the ring is broken, and when another one is so much better that it pays."""
 
     def __init__(
         self,
@@ -43,6 +47,10 @@ class Leadership:
         self._excluded = ExclusionList(ExclusionTimings())
         self._number = 0
         self._active_since = 0.0
+        self._looked_at = 0.0
+        self._objective = objective_of(config.plan)
+        self._constraints = constraints_of(config.plan)
+        self._replanning = Replanning(self._objective, config.plan.least_gain)
         self.shape: ModelShape | None = None
 
     async def run(self) -> None:
@@ -58,6 +66,7 @@ class Leadership:
         if (active := self._plans.active) is not None:
             broken = self._why_broken(active)
             if broken is None:
+                await self._improve(active, shape)
                 return
             self._activity.note("ring_lost", broken, plan=active.id)
             self._plans.clear(broken)
@@ -70,6 +79,35 @@ class Leadership:
         except NoPlan as error:
             self._plans.clear(str(error))
             return
+        await self._follow_up(plan)
+
+    async def _improve(self, active: Plan, shape: ModelShape) -> None:
+        """Look from time to time, while nobody uses the ring, whether another one would be so much better that it pays."""
+        settings, now = self._config.plan, trio.current_time()
+        if (
+            not settings.replan_seconds
+            or now - max(self._active_since, self._looked_at) < settings.replan_seconds
+        ):
+            return
+        if now - self._view.stable_since < settings.settle_seconds or self._is_used(active):
+            return
+        self._looked_at = now
+        try:
+            plan = await self._plan(shape)
+            standing = await trio.to_thread.run_sync(evaluate_ring, request_of(plan), active.assignment())
+        except NoPlan:
+            return  # an edge of it may not have been measured anew yet; whether it serves, its members say
+        gain = self._replanning.look(standing, plan.body.result)
+        if gain is None or self._plans.active is not active or self._is_used(active):
+            return
+        self._activity.note("replanning", gain.text, plan=active.id)
+        await self._follow_up(plan)
+
+    def _is_used(self, plan: Plan) -> bool:
+        hosts = [self._view.announcement(peer) for peer, _, _ in plan.assignment()]
+        return any(host is not None and host.sessions for host in hosts)
+
+    async def _follow_up(self, plan: Plan) -> None:
         self._activity.note("planned", plan=plan.id, term=plan.body.term, stages=len(plan.stages))
         self._plans.clear(f"the hosts of plan {plan.id[:8]} are loading their blocks")
         await self._carry_out(plan)
@@ -91,6 +129,8 @@ class Leadership:
             sessions=self._config.model.sessions,
             inputs=hosts,
             excluded=dict(self._excluded.excluded(trio.current_time())),
+            objective=self._objective,
+            constraints=self._constraints,
         )
         return await trio.to_thread.run_sync(plan)
 
@@ -98,6 +138,7 @@ class Leadership:
         outcome = await self._assigner.assign(plan)
         if not isinstance(outcome, Aborted):
             self._active_since = trio.current_time()
+            self._replanning.reset()
             for peer, _, _ in plan.assignment():
                 self._excluded.served(peer)
             self._plans.activate(plan)

@@ -24,6 +24,7 @@ MAX_MESSAGE = 5 << 20  # bytes: a plan with its inputs
 _CHANNELS = 2  # of one peer: a leader's last plan and its next
 _FIRST_WITHIN = 10.0  # s
 _LEADER_KNOWN_WITHIN = 5.0  # s: a plan may arrive before the announcement of the leader who signed it
+_LEAST_TIMED = 16 << 20  # bytes: loading less than this says nothing about how fast a host loads
 _REPORT_EVERY = 0.25  # s between progress messages
 
 
@@ -170,6 +171,7 @@ class Member:
                     return  # what is loaded will serve the next leader's plan
 
         failure: RuntimeFailure | None = None
+        began = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pass_on)
             nursery.start_soon(self._heed, link)
@@ -181,6 +183,9 @@ class Member:
         if failure is not None:
             raise failure
         self._facts.update(memory_free=self._facts.memory_limit - stage.memory_bytes)
+        if stage.load_bytes >= _LEAST_TIMED:
+            seconds = max(trio.current_time() - began, 1e-3)
+            self._facts.update(load_rate=round(stage.load_bytes / seconds))
 
     async def _heed(self, link: Link) -> None:
         """While loading: the leader has nothing to say but that it calls the plan off."""

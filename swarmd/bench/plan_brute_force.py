@@ -10,6 +10,7 @@ from itertools import combinations, pairwise, permutations
 from ring.announcement import Announcement
 from ring.planner import PlanRequest, RingPlan, stage_costs
 from ring.quantize import quantized
+from ring.search import Values
 from ring.subnets import share_subnet
 from ring.throughput import bottleneck_ns, circuit_ns
 from ring.worth import Worth
@@ -18,9 +19,15 @@ Times = tuple[int, int]
 """A ring's circuit time and bottleneck in nanoseconds at one frame width."""
 
 
-def brute_force(request: PlanRequest) -> int | None:
-    """Return the value (ring/worth.py) of the best ring of a request; None if there is no ring. Loading costs nothing."""
-    worth = Worth(request.objective, request.sessions)
+def brute_force(request: PlanRequest, values: Values | None = None) -> int | None:
+    """Return the value of the best ring of a request; None if there is no ring. Loading costs nothing.
+
+    Args:
+        request: the hosts, the model and the constraints.
+        values: what values rings; None: the request's objective (ring/worth.py).
+
+    """
+    worth = values or Worth(request.objective, request.sessions)
     tables = [_Table(request, width) for width in worth.widths]
     best: list[set[Times]] = [set() for _ in tables]
     hosts = range(len(request.hosts))
@@ -31,12 +38,12 @@ def brute_force(request: PlanRequest) -> int | None:
                     for times, table in zip(best, tables, strict=True):
                         times.add(table.times(ring, cuts))
                 best = [_undominated(times) for times in best]
-    values = [
+    found = [
         worth.value(width, circuit, bottleneck)
         for width, times in zip(worth.widths, best, strict=True)
         for circuit, bottleneck in times
     ]
-    return min(values, default=None)
+    return min(found, default=None)
 
 
 def worth_of(request: PlanRequest, plan: RingPlan) -> int:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import statistics
+
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ring.drafting import MAX_CHAIN, ONE, Drafter, chance_sum, tokens_per_chain
+from ring.objective import Objective
 from ring.pace import MAX_FRAMES, Pace, best_pace, pace_at, token_ps
+from ring.throughput import StageCost, bottleneck_ns, circuit_ns
+from ring.worth import Worth
+from swarmd.bench.plan_pipeline import SimulatedSession, simulated_token_ns
 
 CIRCUIT, BOTTLENECK = 100_000_000, 4_000_000  # ns
 
@@ -91,3 +100,69 @@ def test_many_sessions_are_bound_by_the_bottleneck() -> None:
 
 def test_no_more_frames_are_sent_than_a_session_may_have_under_way() -> None:
     assert pace_at(1, 10**12, 1, drafter(1.0), context=0, sessions=1).frames == MAX_FRAMES
+
+
+def made_up_rings() -> list[tuple[StageCost, ...]]:
+    dice = np.random.default_rng(7)
+    rings = []
+    for _ in range(24):
+        count = int(dice.integers(1, 6))
+        uplink = int(dice.choice((0, 5_000_000, 50_000_000)))
+        ring = []
+        for place in range(count):
+            layer_us, hop_us = int(dice.integers(100, 900)), int(dice.choice((200, 3000, 20_000, 60_000)))
+            wire = (hop_us, 8192, uplink, 200_000) if count > 1 else (0,)
+            times = ((1, layer_us * 1000), (16, layer_us * 2500))
+            ring.append(StageCost(int(dice.integers(1, 12)), times, 80_000 * (place == count - 1), *wire))
+        rings.append(tuple(ring))
+    return rings
+
+
+def test_the_closed_form_agrees_with_a_simulation_of_every_frame() -> None:
+    dice = np.random.default_rng(8)
+    errors = []
+    for number, ring in enumerate(made_up_rings()):
+        alpha, draft_ns = (0.3, 0.6, 0.8, 0.95)[number % 4], (0, 200_000, 2_000_000)[number % 3]
+        guess = Drafter("draft", draft_ns, ((0, (int(alpha * 1e6), int(alpha * 0.9e6))),))
+        for width in (1, 2, 5, 8):
+            pace = pace_at(
+                width, circuit_ns(ring, width), bottleneck_ns(ring, width), guess, context=0, sessions=1
+            )
+            session = SimulatedSession(width, pace.frames, draft_ns, guess.chances_at(0))
+            simulated = 1000 * simulated_token_ns(ring, session, 3000, dice)
+            errors.append(abs(pace.token_ps - simulated) / simulated)
+    assert statistics.median(errors) < 0.02
+    assert max(errors) < 0.15
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 16),
+    st.integers(1, 10**9),
+    st.integers(1, 10**8),
+    st.integers(0, 10**7),
+    st.lists(st.integers(0, 999_999), min_size=1, max_size=4).map(tuple),
+)
+def test_no_other_number_of_frames_is_better(
+    width: int, circuit: int, bottleneck: int, draft_ns: int, chances: tuple[int, ...]
+) -> None:
+    circuit = max(circuit, bottleneck)
+    guess = Drafter("draft", draft_ns, ((0, chances),))
+    pace = pace_at(width, circuit, bottleneck, guess, context=0, sessions=1)
+    others = (
+        token_ps(width, frames, circuit, bottleneck, draft_ns=draft_ns, chances=chances, sessions=1)
+        for frames in range(1, MAX_FRAMES + 1)
+    )
+    assert pace.token_ps <= min(others) + 1  # rounded down
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10**9), st.integers(1, 10**8), st.integers(0, 10**8), st.integers(1, 8), st.booleans())
+def test_a_slower_ring_is_never_worth_more(
+    circuit: int, bottleneck: int, more: int, width: int, together: bool
+) -> None:
+    """The search leans on it."""
+    circuit = max(circuit, bottleneck)
+    worth = Worth(Objective("aggregate" if together else "tok_s", drafters=(drafter(0.8, 100_000),)), 6)
+    assert worth.value(width, circuit, bottleneck) <= worth.value(width, circuit + more, bottleneck)
+    assert worth.value(width, circuit, bottleneck) <= worth.value(width, circuit, bottleneck + more)

@@ -66,8 +66,8 @@ def plan_of(
 
 
 PLAN = plan_of()
-GOLDEN_ID = "e9da384c84f6d325c345d2d0358cdc84"
-GOLDEN_SHA256 = "75b4179f8bbf82ec3f08379a6589a6823d9239a8dfb7ce41070e9a17b777ab91"
+GOLDEN_ID = "c827ed66fabc5d1f513631c072c6c492"
+GOLDEN_SHA256 = "92add94897813af2266ddff2a06a23385be5cd60688b10eef32a1666b26aa464"
 
 
 def check(plan: Plan, **changes: Any) -> None:

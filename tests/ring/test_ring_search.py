@@ -11,6 +11,7 @@ from planner_pools import host, meshed, peer, request, shape_of
 from ring.announcement import Announcement
 from ring.objective import Constraints, Objective
 from ring.planner import NoPlan, PlanRequest, RingPlan, compute_ring
+from ring.worth import Worth
 from swarmd.bench.plan_brute_force import brute_force, worth_of
 from swarmd.bench.plan_pools import DRAFTER, KINDS, made_up_pool
 
@@ -153,3 +154,32 @@ def test_frames_in_flight_make_a_balanced_ring_worth_more_than_a_short_circuit()
     drafted = compute_ring(replace(wanted, objective=OBJECTIVES["drafted"]))
     assert len(drafted.stages) == 2
     assert drafted.bottleneck_ns < drafted.circuit_ns * 2 // 3
+
+
+def limited(wanted: PlanRequest, seconds: float) -> PlanRequest:
+    return replace(wanted, objective=replace(wanted.objective, ttft_limit_us=int(seconds * 1e6)))
+
+
+def test_a_limit_on_the_time_to_the_first_token_is_kept_wherever_it_can_be() -> None:
+    kept = 0
+    for number in range(40):
+        wanted = pool_of("uplinks", number, Objective(horizon_s=0, prompt_tokens=(200, 2000)[number % 2]))
+        plan = planned(wanted)
+        if plan is None or len(wanted.hosts) < 3:
+            continue
+        quickest = brute_force(wanted, Worth(wanted.objective, 1).first_token())
+        assert quickest is not None
+        assert quickest <= plan.ttft_ns
+        for limit_us in (
+            plan.ttft_ns // 1000 + 1,
+            (plan.ttft_ns + quickest) // 2000 + 1,
+            quickest // 1000 + 1,
+        ):
+            bound = limited(wanted, limit_us / 1e6)
+            found = compute_ring(bound)
+            assert found.ttft_ns <= bound.objective.ttft_limit_us * 1000
+            assert found.circuit_ns >= plan.circuit_ns
+            kept += 1
+        with pytest.raises(NoPlan, match=r"the quickest needs .* raise plan\.ttft_limit_seconds"):
+            compute_ring(limited(wanted, (quickest // 1000 - 1) / 1e6))
+    assert kept >= 20

@@ -93,6 +93,11 @@ class Tokenizer:
         """Number of token ids, special and added tokens included."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether encode_chat works."""
+        return self._template is not None
+
     def least_tokens(self, text: str) -> int:
         """Return how many tokens a text has at the least, without encoding it: none stands for more characters than the
         longest entry of the vocabulary has.

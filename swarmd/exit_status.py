@@ -63,6 +63,7 @@ _BY_PREFIX = {
     "listen_": ExitStatus.NETWORK,
     "net_": ExitStatus.NETWORK,
     "runtime_": ExitStatus.MODEL,
+    "import_": ExitStatus.MODEL,
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,6 +111,14 @@ class LazyTensor:
     def get_shape(self) -> list[int]:
         """Return the shape as the file's header says it."""
         return list(self._content.get_shape())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor's data, as the file's header says it."""
+        bits = re.match(
+            r"[A-Z]+(\d+)", str(self._content.get_dtype())
+        )  # "BF16", "F8_E4M3"; "BOOL" has a byte each
+        return math.prod(self.get_shape()) * (int(bits[1]) if bits else 8) // 8
 
 
 @contextmanager

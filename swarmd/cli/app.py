@@ -13,6 +13,7 @@ from swarmd.cli.demo import demo
 from swarmd.cli.generate import generate
 from swarmd.cli.init import init
 from swarmd.cli.join import join
+from swarmd.cli.models import models_app
 from swarmd.exit_status import MEANINGS
 
 _EPILOG = (
@@ -47,4 +48,5 @@ app.command()(join)
 app.command()(generate)
 app.add_typer(ctl_app)
 app.add_typer(config_app)
+app.add_typer(models_app)
 app.command()(demo)

@@ -79,3 +79,24 @@ def _check_host(text: str, kind: str, host: str) -> None:
         raise ValueError(f"{text!r}: {kind!r} is none of ip4, ip6, dns, dns4, dns6")
     elif not _HOST_NAME.fullmatch(host):
         raise ValueError(f"{text!r}: {host!r} is not a host name")
+
+
+def check_http_listen(text: str) -> str:
+    """Return `text` if it is "" or HOST:PORT with a loopback address, IPv6 in brackets. Raises ValueError."""
+    if not text:
+        return text
+    host, _, port = text.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
+    except ValueError:
+        address = None
+    if address is None or (address.version == 6) != host.startswith("[") or "%" in host:
+        raise ValueError(f"{text!r} is not an address such as 127.0.0.1:4711 or [::1]:4711")
+    if not address.is_loopback:
+        raise ValueError(
+            f"{text!r}: {address} can be reached from other machines, and nobody is asked who they are; listen on"
+            " 127.0.0.1, and put a proxy that does ask before it"
+        )
+    if not _PORT.fullmatch(port) or int(port) > 65535:
+        raise ValueError(f"{text!r}: the port {port!r} must be a number from 0 to 65535")
+    return text

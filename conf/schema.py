@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, PlainValidator, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from conf.addresses import check_announce, check_bootstrap, check_listen, check_peer
+from conf.addresses import check_announce, check_bootstrap, check_http_listen, check_listen, check_peer
 
 # The publisher of the registry that comes with swarmd.
 BUNDLED_PUBLISHER = "6+/eGH+ML14j6RsOXeNnD9xc8N6O+Vsd0ZGyyLAef3Q="
@@ -182,6 +182,18 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_SECTION)
+class Http:
+    """The door for outside tools on this machine.
+
+    Attributes:
+        listen: loopback address to answer HTTP on, such as "127.0.0.1:4711"; "": nowhere.
+
+    """
+
+    listen: Annotated[str, AfterValidator(check_http_listen)] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_SECTION)
 class Log:
     """What the daemon writes about itself.
 
@@ -205,4 +217,5 @@ class Config:
     runtime: Runtime = Runtime()
     registry: Registry = Registry()
     plan: Plan = Plan()
+    http: Http = Http()
     log: Log = Log()

@@ -59,6 +59,9 @@ class PerfBook:
 
     def __init__(self, remembered: Iterable[tuple[Subject, Estimate]] = ()) -> None:
         self._estimates: dict[Subject, Estimate] = dict(remembered)
+        self._groups: dict[Subject, dict[Subject, None]] = {}
+        for subject in self._estimates:
+            self._groups.setdefault(_group(subject), {})[subject] = None
         self._windows: dict[Subject, deque[int]] = {}
         self._changed: dict[Subject, None] = {}
         self._forget_oldest()
@@ -72,11 +75,8 @@ class PerfBook:
 
     def layer_ns(self, peer: str, model: str) -> LayerTimes:
         """Return a host's (frame width, nanoseconds) for one layer, ascending in width; empty where nothing is known."""
-        times = []
-        for (kind, names), estimate in self._estimates.items():
-            if kind == "layer" and names[:2] == (peer, model):
-                times.append((int(names[2]), estimate.value))
-        return tuple(sorted(times))
+        group = self._groups.get(("layer", (peer, model)), ())
+        return tuple(sorted((int(subject[1][2]), self._estimates[subject].value) for subject in group))
 
     def saw_tail(self, peer: str, model: str, ns: int) -> None:
         """A host took `ns` nanoseconds to turn a hidden state into a token."""
@@ -138,9 +138,9 @@ class PerfBook:
         nothing is known.
         """
         rows: dict[int, dict[int, int]] = {}
-        for (kind, names), estimate in self._estimates.items():
-            if kind == "draft" and names[:2] == (model, drafter):
-                rows.setdefault(int(names[2]), {})[int(names[3])] = estimate.value
+        for subject in self._groups.get(("draft", (model, drafter)), ()):
+            _, (_, _, bucket, depth) = subject
+            rows.setdefault(int(bucket), {})[int(depth)] = self._estimates[subject].value
         known: list[tuple[int, tuple[int, ...]]] = []
         for bucket, chances in sorted(rows.items()):
             depths = 0
@@ -184,6 +184,7 @@ class PerfBook:
     def _put(self, subject: Subject, estimate: Estimate) -> None:
         self._estimates.pop(subject, None)  # so that the order is that of the last samples
         self._estimates[subject] = estimate
+        self._groups.setdefault(_group(subject), {})[subject] = None
         self._changed[subject] = None
         self._forget_oldest()
 
@@ -192,7 +193,17 @@ class PerfBook:
             oldest = next(iter(self._estimates))
             del self._estimates[oldest]
             self._windows.pop(oldest, None)
+            group = self._groups[_group(oldest)]
+            del group[oldest]
+            if not group:
+                del self._groups[_group(oldest)]
             self._changed[oldest] = None
+
+
+def _group(subject: Subject) -> Subject:
+    """Return what the estimates of all widths of a host, or of all depths of a drafter, have in common."""
+    kind, names = subject
+    return kind, names[:2]
 
 
 def bucket_of(context: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import trio
 
@@ -21,6 +22,8 @@ from swarmd.engine import Engine
 from swarmd.facts import OwnFacts
 from swarmd.generation import Generation
 from swarmd.greeter import Greeter
+from swarmd.http.server import listen_on, serve_http
+from swarmd.http.tools import ToolRoutes
 from swarmd.inspection import Inspection
 from swarmd.leadership import Leadership
 from swarmd.learning import Learning
@@ -144,10 +147,20 @@ class Daemon:
             ):
                 nursery.start_soon(service)
             nursery.start_soon(discover, self._config, self._state, self._node, self._dialer, self._activity)
+            if self._config.http.listen:
+                await self._serve_http(nursery)
             await nursery.start(server.run, self._operations())
             self._activity.note("listening", addresses=list(self._node.addresses()))
             if on_ready is not None:
                 on_ready()
+
+    async def _serve_http(self, nursery: trio.Nursery) -> None:
+        """Answer outside tools. Raises ListenHttp."""
+        sock = listen_on(self._config.http.listen)
+        tools = ToolRoutes(self._perf.book, self._inspection.health)
+        await nursery.start(partial(serve_http, sock, tools.routes()))
+        host, port = sock.getsockname()[:2]
+        self._activity.note("http_listening", address=f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
     def _operations(self) -> Mapping[str, Handler]:
         return {

@@ -86,6 +86,17 @@ class Inspection:
             ],
         }
 
+    def health(self) -> dict[str, Any]:
+        """Return in a few words how this host is."""
+        return {
+            "version": __version__,
+            "swarm": self._view.swarm,
+            "peer": self._view.peer,
+            "state": self._facts.state,
+            "hosts": len(self._view.alive()),
+            "plan": self._plans.active_id or None,
+        }
+
     def _waiting_for(self) -> str | None:
         """Say in one line what is missing until this host serves, or None if nothing is."""
         if self._facts.waiting_for:

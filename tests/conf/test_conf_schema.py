@@ -31,6 +31,10 @@ GOOD = [
     ("registry.publishers", f"{KEY},{BUNDLED_PUBLISHER}"),
     ("plan.settle_seconds", "0"),
     ("plan.progress_timeout", "0.5"),
+    ("http.listen", ""),
+    ("http.listen", "127.0.0.1:0"),
+    ("http.listen", "127.9.9.9:65535"),
+    ("http.listen", "[::1]:4711"),
     ("log.level", "debug"),
 ]
 
@@ -57,6 +61,16 @@ BAD = [
     ("swarm.bootstrap", f"/ip4/192.0.2.7/tcp/1/p2p/{ID[:-1]}", "52 characters"),
     ("swarm.bootstrap", f"/ip4/192.0.2.7/tcp/1/p2p/{ID}/p2p-circuit", "only /p2p/"),
     ("swarm.announce", "/dns/exa mple/tcp/1", "host name"),
+    ("http.listen", "4711", "not an address such as"),
+    ("http.listen", "localhost:4711", "not an address such as"),
+    ("http.listen", "::1:4711", "not an address such as"),
+    ("http.listen", "[127.0.0.1]:4711", "not an address such as"),
+    ("http.listen", "[::1%lo]:4711", "not an address such as"),
+    ("http.listen", "0.0.0.0:4711", "other machines"),
+    ("http.listen", "[::]:4711", "other machines"),
+    ("http.listen", "192.0.2.7:4711", "other machines"),
+    ("http.listen", "127.0.0.1:65536", "from 0 to 65535"),
+    ("http.listen", "127.0.0.1:x", "from 0 to 65535"),
     ("swarm.announce", "/dns/-x/tcp/1", "host name"),
     ("swarm.announce", "/onion3/x/tcp/1", "none of"),
     ("swarm.announce", "/dns/example.org/tcp/0", "port 0"),
@@ -172,4 +186,4 @@ def test_every_key_is_explained_in_the_docstring_of_its_section() -> None:
 def test_variables_are_named_after_section_and_key() -> None:
     assert settings()["runtime.memory_limit"].variable == "SWARMD_RUNTIME_MEMORY_LIMIT"
     assert len({setting.variable for setting in settings().values()}) == len(settings())
-    assert sections() == ("swarm", "state", "model", "runtime", "registry", "plan", "log")
+    assert sections() == ("swarm", "state", "model", "runtime", "registry", "plan", "http", "log")

@@ -1,0 +1,1 @@
+"""HTTP for programs on this machine: plans and telemetry for outside tools."""

@@ -122,6 +122,8 @@ class Runtime:
             start, less a reserve.
         threads: CPU threads; 0: the runtime's own choice.
         dtype: in which the model is served, or "auto": the checkpoint's own.
+        numerics: "exact": a token's bits depend neither on its frame nor on other sessions, whatever it costs; "fast":
+            they may; "auto": exact where it costs next to nothing.
 
     """
 
@@ -129,6 +131,7 @@ class Runtime:
     memory_limit: MemoryLimit = "auto"
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    numerics: Literal["auto", "exact", "fast"] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_SECTION)

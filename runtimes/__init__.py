@@ -18,7 +18,9 @@ def installed_runtimes() -> tuple[str, ...]:
     return tuple(sorted(_plugins()))
 
 
-def open_runtime(adapter: str, *, name: str = "auto", threads: int = 0, dtype: str = "auto") -> ModelRuntime:
+def open_runtime(
+    adapter: str, *, name: str = "auto", threads: int = 0, dtype: str = "auto", numerics: str = "auto"
+) -> ModelRuntime:
     """Open the runtime that serves a registry row.
 
     Args:
@@ -26,6 +28,7 @@ def open_runtime(adapter: str, *, name: str = "auto", threads: int = 0, dtype: s
         name: plugin to use whatever the adapter says; "auto" follows the adapter.
         threads: CPU threads that the runtime may use; 0 leaves the choice to it.
         dtype: torch's name of the dtype to serve the model in; "auto" takes the checkpoint's.
+        numerics: "exact", "fast" or "auto" (docs/numerics.md).
 
     Raises:
         UnsupportedModel: no installed plugin serves the adapter, or `name` is not installed.
@@ -46,7 +49,7 @@ def open_runtime(adapter: str, *, name: str = "auto", threads: int = 0, dtype: s
         factory = plugins[wanted].load()
     except ImportError as error:
         raise RuntimeFailure(f"runtime {wanted!r} is installed but cannot be imported: {error}") from error
-    runtime: ModelRuntime = factory(threads=threads, dtype=dtype)
+    runtime: ModelRuntime = factory(threads=threads, dtype=dtype, numerics=numerics)
     return runtime
 
 

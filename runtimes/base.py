@@ -207,6 +207,14 @@ class ModelRuntime(Protocol):
         """Return a short description of the device for people, e.g. "cpu (2 threads)" or "NVIDIA H200"."""
         ...
 
+    def numerics(self) -> str:
+        """Return what the bits of the loaded block's results depend on, for people; "" without a block.
+
+        It begins with "exact" if a token's result depends neither on how the tokens behind the prompt were cut into frames
+        nor on what other sessions share the call.
+        """
+        ...
+
     def memory_free(self) -> int:
         """Return the bytes that this process may still use on the device (NVML, cgroup or system; never a guess)."""
         ...

@@ -95,6 +95,7 @@ class Daemon:
             name=config.runtime.name,
             threads=config.runtime.threads,
             dtype=config.runtime.dtype,
+            numerics=config.runtime.numerics,
         )
         self._dialer = Dialer(node, self._activity)
         self._announcer = Announcer(

@@ -33,12 +33,15 @@ PROBE_WIDTHS = (1, 5, 64)
 class Engine:
     """Serialises all use of a runtime. Errors of the runtime (RuntimeFailure) pass through unchanged."""
 
-    def __init__(self, source: ModelSource, adapter: str, *, name: str, threads: int, dtype: str) -> None:
+    def __init__(
+        self, source: ModelSource, adapter: str, *, name: str, threads: int, dtype: str, numerics: str
+    ) -> None:
         self.source = source
-        self._open = lambda: open_runtime(adapter, name=name, threads=threads, dtype=dtype)
+        self._open = lambda: open_runtime(adapter, name=name, threads=threads, dtype=dtype, numerics=numerics)
         self._runtime: ModelRuntime | None = None
         self._thread = trio.CapacityLimiter(1)
         self.device = ""
+        self.numerics = ""  # of the block held, for people
         self.held: Inventory | None = None
         self._limits: BlockLimits | None = None
 
@@ -80,6 +83,7 @@ class Engine:
             return self.held  # a new plan with the old block: nothing to move
         self.held = None
         self.held = await self._in_thread(lambda: self._loaded().load(self.source, lo, hi, limits, report))
+        self.numerics = await self._in_thread(self._loaded().numerics)
         self._limits = limits
         return self.held
 

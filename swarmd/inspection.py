@@ -72,6 +72,7 @@ class Inspection:
                 "layers": source.layer_count,
                 "path": str(source.path),
                 "runtime": self._engine.runtime_name,
+                "numerics": self._engine.numerics,
             },
             "block": self._block(),
             "plan": self._plan_line(),

@@ -17,10 +17,14 @@ from runtimes.base import LoadProgress, ModelSource
 from runtimes.hf.cache import BlockCache
 from runtimes.hf.checkpoint import Checkpoint
 from runtimes.hf.loading import hollow_out, initialize_weights, is_hollow, load_weights
+from runtimes.hf.packing import ATTENTION, PackedCache, can_pack, packed, spans
 from runtimes.hf.profile import Profile
 from runtimes.hf.skeleton import Skeleton
 from runtimes.hf.tail import Tail
 from runtimes.hf.tensors import LayerOutput, OutputSpec
+
+NARROW = 32
+"""Frames up to this width are decoded, not prefilled: their rows are computed as if each were alone."""
 
 
 class _Passing:
@@ -66,6 +70,8 @@ class Block:
         takes: what the first layer takes from the stage before; None at the head.
         takes_ids: whether it needs the token ids: at the head, and everywhere in models whose layers look at them.
         token_wise: whether frames behind position 0 are computed token by token (see `check_chunks`).
+        packs: whether frames of several sessions may go through the layers together.
+        by_rows: whether a narrow frame behind position 0 goes row by row (runtimes/hf/packing.py) even when it is alone.
         gives: what the last layer hands on.
         bytes_read: bytes of tensor data read from the checkpoint.
 
@@ -80,11 +86,14 @@ class Block:
         self.head, self.tail = lo == 0, hi == len(layers)
         self.takes: OutputSpec | None = None if self.head else profile.outputs[lo - 1]
         self.takes_ids = self.head or profile.needs_tokens
-        self.token_wise = False
+        self.token_wise = self.packs = self.by_rows = False
         self.gives = profile.outputs[hi - 1]
         self.vocab_size = skeleton.model.get_input_embeddings().num_embeddings
         self._embedding = (skeleton.model.get_input_embeddings().embedding_dim, skeleton.dtype)
         self._own = skeleton.cache_layers(lo, hi)
+        self._kinds = list(
+            getattr(skeleton.model.config.get_text_config(decoder=True), "layer_types", None) or ()
+        )
         self._passing = _Passing()
         for index in range(len(layers)):
             if not lo <= index < hi:
@@ -137,12 +146,14 @@ class Block:
             The last layer's output; at the tail the decoder's, for `choose`.
 
         """
+        if self.by_rows and cache.length > 0 and width <= NARROW:
+            return self.run_packed([(ids, state, width, cache)])[0]
         if cache.trail is not None:
             cache.trail.step(cache.length, ids, state, width)
         if not self.token_wise or cache.length == 0 or width == 1:
-            return self._run(ids, state, width, cache)
+            return self.run(ids, state, width, cache)
         outputs = [
-            self._run(None if ids is None else ids[:, i : i + 1], _token(state, i), 1, cache)
+            self.run(None if ids is None else ids[:, i : i + 1], part_of(state, slice(i, i + 1)), 1, cache)
             for i in range(width)
         ]
         return _joined(outputs)
@@ -170,32 +181,75 @@ class Block:
             for size in widths:
                 part = slice(cache.length, cache.length + size)
                 given = ids[:, part] if self.takes_ids else None
-                outputs.append(self._run(given, _part(state, part), size, cache))
-            return _first_tensor(_joined(outputs)).float()
+                outputs.append(self.run(given, part_of(state, part), size, cache))
+            return first_tensor(_joined(outputs)).float()
 
         one_by_one, chunked = run([1] * width), run([first, width - first])
         scale = float(one_by_one.abs().max())
         off = float((one_by_one - chunked).abs().max())
         self.token_wise = not off <= (1e-3 if self.skeleton.dtype.itemsize > 2 else 5e-2) * scale
 
-    def _run(self, ids: torch.Tensor | None, state: LayerOutput | None, width: int, cache: BlockCache) -> Any:
+    def run(self, ids: torch.Tensor | None, state: LayerOutput | None, width: int, cache: BlockCache) -> Any:
+        """Run a frame in one pass; arguments and result are those of `forward`."""
         positions = torch.arange(cache.length, cache.length + width, device=self.device)[None]
+        produced = self._pass(ids, state, positions, cache)
+        cache.advance(width)
+        return produced
+
+    def run_packed(
+        self, frames: Sequence[tuple[torch.Tensor | None, LayerOutput | None, int, BlockCache]]
+    ) -> list[Any]:
+        """Run frames (arguments of `forward`) of different sessions in one pass, attention row by row.
+
+        Every frame must follow something: sessions' first frames are run alone.
+        """
+        ids, states, widths, caches = zip(*frames, strict=True)
+        positions = torch.cat(
+            [
+                torch.arange(cache.length, cache.length + width)
+                for width, cache in zip(widths, caches, strict=True)
+            ]
+        )[None].to(self.device)
+        together = PackedCache(caches, list(widths), self._kinds)
+        with packed(together):
+            output = self._pass(
+                torch.cat(ids, dim=1) if self.takes_ids else None, _joined(states), positions, together
+            )
+        for width, cache in zip(widths, caches, strict=True):
+            cache.advance(width)
+        return [_rows_of(output, span) for span in spans(widths)]
+
+    def adopt_rows(self) -> bool:
+        """Let attention go row by row inside a packed pass; False if the model's attention is not sdpa of keys and values."""
+        model = self.skeleton.model
+        if model.config._attn_implementation != "sdpa" or not can_pack(self.new_cache(1)):
+            return False
+        if self.takes is not None and any(entry and entry.lead != (1,) for entry in self.takes.entries):
+            return False
+        model.set_attn_implementation(ATTENTION)
+        return True
+
+    def forget_rows(self) -> None:
+        """Go back to transformers' own attention."""
+        self.skeleton.model.set_attn_implementation("sdpa")
+
+    def _pass(
+        self, ids: torch.Tensor | None, state: LayerOutput | None, positions: torch.Tensor, cache: Any
+    ) -> Any:
         size, dtype = self._embedding
         given = (
             {"input_ids": ids}
             if self.takes_ids
-            else {"inputs_embeds": torch.zeros(1, width, size, dtype=dtype, device=self.device)}
+            else {"inputs_embeds": torch.zeros(1, positions.shape[1], size, dtype=dtype, device=self.device)}
         )
         self._passing.state = state
         try:
             output = self.skeleton.decoder(
                 position_ids=positions, use_cache=True, **{self.skeleton.cache_keyword: cache}, **given
             )
-            produced = output if self._tail else self._passing.state
+            return output if self._tail else self._passing.state
         finally:
             self._passing.state = None
-        cache.advance(width)
-        return produced
 
     def choose(self, output: Any) -> tuple[int, ...]:
         """Return the greedy tokens of a tail's output."""
@@ -203,36 +257,48 @@ class Block:
             raise AssertionError("only a tail chooses tokens")
         return self._tail.choose(output)
 
+    def logits(self, output: Any) -> torch.Tensor:
+        """Return the float32 logits [w, vocabulary] of a tail's output."""
+        if self._tail is None:
+            raise AssertionError("only a tail has logits")
+        return self._tail.logits(output, 0, output.last_hidden_state.shape[1])
+
     def _keep(self, _module: nn.Module, _inputs: Any, output: LayerOutput) -> None:
         self._passing.state = output
 
 
-def _part(value: LayerOutput | None, part: slice) -> LayerOutput | None:
-    """Return some tokens of a state; models with a trail have them at dimension 1."""
+def part_of(value: LayerOutput | None, part: slice) -> LayerOutput | None:
+    """Return some tokens of a state [1, w, …]."""
     if value is None or isinstance(value, torch.Tensor):
         return None if value is None else value[:, part]
     return tuple(None if entry is None else entry[:, part] for entry in value)
 
 
-def _token(value: LayerOutput | None, index: int) -> LayerOutput | None:
-    return _part(value, slice(index, index + 1))
+def first_tensor(output: Any) -> torch.Tensor:
+    """Return the first tensor of what `forward` returned."""
+    if isinstance(output, torch.Tensor):
+        return output
+    first: torch.Tensor = output[0] if isinstance(output, tuple) else output.last_hidden_state
+    return first
 
 
-def _joined(outputs: list[Any]) -> Any:
+def _rows_of(output: Any, rows: slice) -> Any:
+    """Return some rows of what a pass has returned."""
+    if isinstance(output, torch.Tensor | tuple):
+        return part_of(output, rows)
+    return type(output)(last_hidden_state=output.last_hidden_state[:, rows])
+
+
+def _joined(outputs: Sequence[Any]) -> Any:
     """Return the outputs of consecutive frames as that of one."""
     first = outputs[0]
+    if first is None or len(outputs) == 1:
+        return first
     if isinstance(first, torch.Tensor):
-        return torch.cat(outputs, dim=1)
+        return torch.cat(list(outputs), dim=1)
     if isinstance(first, tuple):
         return tuple(
             torch.cat(entries, dim=1) if isinstance(entries[0], torch.Tensor) else entries[-1]
             for entries in zip(*outputs, strict=True)
         )
     return type(first)(last_hidden_state=torch.cat([output.last_hidden_state for output in outputs], dim=1))
-
-
-def _first_tensor(output: Any) -> torch.Tensor:
-    if isinstance(output, torch.Tensor):
-        return output
-    first: torch.Tensor = output[0] if isinstance(output, tuple) else output.last_hidden_state
-    return first

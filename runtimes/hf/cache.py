@@ -23,7 +23,7 @@ from transformers.cache_utils import (
 from runtimes.hf.trail import Replay, Trail
 
 
-class _Positioned(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped
+class PositionedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped
     """A cache layer that is as long as the session says; a sliding one shows the last window − 1 + w tokens."""
 
     is_croppable = True
@@ -54,7 +54,7 @@ class _Positioned(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
         return self.length - offset + query_length, offset
 
 
-class PhantomLayer(_Positioned):
+class PhantomLayer(PositionedLayer):
     """Stands for a layer that another host holds, so that masks and positions come out as in the whole model."""
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +62,7 @@ class PhantomLayer(_Positioned):
         raise AssertionError("a layer that this host does not hold has computed keys and values")
 
 
-class FixedLayer(_Positioned):
+class FixedLayer(PositionedLayer):
     """Keys and values of all positions up to `capacity`, allocated once; rewinding costs nothing.
 
     A sliding layer keeps everything too, because a rewind may bring old positions back into its window.
@@ -169,7 +169,7 @@ class BlockCache(Cache):  # type: ignore[misc]  # transformers is untyped
         ]
         super().__init__(layers=layers)
         self.length = 0
-        self._positioned = [layer for layer in layers if isinstance(layer, _Positioned)]
+        self._positioned = [layer for layer in layers if isinstance(layer, PositionedLayer)]
         self._flagged = [
             layer
             for index, layer in enumerate(layers)
@@ -209,7 +209,7 @@ class BlockCache(Cache):  # type: ignore[misc]  # transformers is untyped
 
 def keeps_state(layer: Any) -> bool:
     """Return whether a cache layer keeps something that setting a length does not rewind."""
-    return not isinstance(layer, _Positioned | DummyLayer) or isinstance(layer, FixedHybridLayer)
+    return not isinstance(layer, PositionedLayer | DummyLayer) or isinstance(layer, FixedHybridLayer)
 
 
 def state_bytes(layer: Any) -> int:

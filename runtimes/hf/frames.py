@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from runtimes.base import FrameInput, FrameMalformed, FrameOutput
-from runtimes.hf.block import Block
+from runtimes.hf.block import NARROW, Block
 from runtimes.hf.cache import BlockCache
 from runtimes.hf.tensors import LayerOutput
 
@@ -37,10 +39,25 @@ def parse(block: Block, frame: FrameInput) -> DeviceFrame:
         raise FrameMalformed(f"session {frame.session!r}: {error}") from error
 
 
-def compute(block: Block, frame: DeviceFrame, cache: BlockCache, position: int) -> FrameOutput:
-    """Rewind the cache to `position` and run the frame."""
-    block.rewind(cache, position)
-    output = block.forward(frame.ids, frame.state, frame.width, cache)
+def compute(block: Block, frames: Sequence[tuple[DeviceFrame, BlockCache, int]]) -> list[FrameOutput]:
+    """Compute frames, each with its session's cache and position, of which no two belong to one session.
+
+    Narrow ones that follow something go through the layers together, if the block can do that; the others alone.
+    """
+    for _, cache, position in frames:
+        block.rewind(cache, position)
+    narrow = [i for i, (frame, cache, _) in enumerate(frames) if cache.length > 0 and frame.width <= NARROW]
+    outputs: dict[int, Any] = {}
+    if block.packs and len(narrow) > 1:
+        given = [(frames[i][0].ids, frames[i][0].state, frames[i][0].width, frames[i][1]) for i in narrow]
+        outputs = dict(zip(narrow, block.run_packed(given), strict=True))
+    for index, (frame, cache, _) in enumerate(frames):
+        if index not in outputs:
+            outputs[index] = block.forward(frame.ids, frame.state, frame.width, cache)
+    return [_output(block, outputs[index]) for index in range(len(frames))]
+
+
+def _output(block: Block, output: Any) -> FrameOutput:
     if block.tail:
         return FrameOutput(None, block.choose(output))
     return FrameOutput(block.gives.activation(output), None)

@@ -27,6 +27,7 @@ from runtimes.hf.block import Block
 from runtimes.hf.cache import BlockCache
 from runtimes.hf.device import choose_device, describe, memory_free, out_of_memory
 from runtimes.hf.frames import compute, parse
+from runtimes.hf.numerics import Mode, Numerics, choose_numerics
 from runtimes.hf.probe import probe_model
 from runtimes.hf.profile import Profile, profile_model
 from runtimes.hf.shape import model_shape
@@ -40,6 +41,7 @@ class _Loaded:
     inventory: Inventory
     sessions: SessionTable[BlockCache]
     needs_tokens: bool
+    numerics: Numerics
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +59,20 @@ class HfRuntime:
     Args:
         threads: CPU threads for torch, process-wide; 0 keeps torch's own choice.
         dtype: torch's name of the dtype to serve in, or "auto" for the checkpoint's.
+        numerics: "exact": bits do not depend on frames and companions, whatever it costs; "fast": they may;
+            "auto": exact where it costs next to nothing.
 
     """
 
     name: ClassVar[str] = "hf"
 
-    def __init__(self, *, threads: int = 0, dtype: str = "auto") -> None:
+    def __init__(self, *, threads: int = 0, dtype: str = "auto", numerics: Mode = "auto") -> None:
         if threads > 0:
             torch.set_num_threads(threads)
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         self._dtype = dtype
+        self._numerics: Mode = numerics
         self._device = choose_device()
         self._loaded: _Loaded | None = None
 
@@ -75,6 +80,10 @@ class HfRuntime:
     def needs_tokens_everywhere(self) -> bool:
         """Whether every stage of the loaded model needs the frames' token ids."""
         return self._loaded is not None and self._loaded.needs_tokens
+
+    def numerics(self) -> str:
+        """Return what the loaded block's bits depend on, for people; "" without a block."""
+        return str(self._loaded.numerics) if self._loaded else ""
 
     def device(self) -> str:
         """Return the device for people."""
@@ -121,12 +130,13 @@ class HfRuntime:
             block.load(source, memory.weights, progress)
             with torch.inference_mode():
                 block.check_chunks()
+            numerics = choose_numerics(block, self._numerics)
         progress(LoadProgress(memory.weights, memory.weights, "ready"))
         inventory = Inventory(
             source.model_id, lo, hi, block.layers_held(), block.tensors(), block.bytes_read, memory
         )
         sessions = SessionTable(limits, lambda: block.new_cache(limits.context))
-        self._loaded = _Loaded(block, inventory, sessions, model.profile.needs_tokens)
+        self._loaded = _Loaded(block, inventory, sessions, model.profile.needs_tokens, numerics)
         return inventory
 
     def inventory(self) -> Inventory:
@@ -157,7 +167,7 @@ class HfRuntime:
         return self._loaded.sessions.lengths() if self._loaded else {}
 
     def forward(self, frames: Sequence[FrameInput]) -> list[FrameOutput]:
-        """Compute the frames one after the other; see ModelRuntime."""
+        """Compute the frames, those of different sessions together; see ModelRuntime."""
         if not frames:
             return []
         if self._loaded is None:
@@ -169,10 +179,12 @@ class HfRuntime:
             parsed = [parse(block, frame) for frame in frames]
             sessions.check(frames, [frame.width for frame in parsed])
             _check_rewinds(frames, sessions)
-            return [
-                compute(block, frame, sessions[given.session], given.position)
-                for given, frame in zip(frames, parsed, strict=True)
-            ]
+            outputs: list[FrameOutput] = []
+            for turn in _turns(frames):
+                outputs += compute(
+                    block, [(parsed[i], sessions[frames[i].session], frames[i].position) for i in turn]
+                )
+            return outputs
 
     def _look_at(self, source: ModelSource) -> _Model:
         skeleton = build_skeleton(source.path, self._dtype)
@@ -193,3 +205,16 @@ def _check_rewinds(frames: Sequence[FrameInput], sessions: SessionTable[BlockCac
                 cache.trail.check(frame.position, cache.length)
             except FrameOutOfOrder as error:
                 raise FrameOutOfOrder(f"session {frame.session!r}: {error}") from error
+
+
+def _turns(frames: Sequence[FrameInput]) -> list[list[int]]:
+    """Return the frames' indices in runs in which no session occurs twice: what follows in a session comes later."""
+    turns: list[list[int]] = [[]]
+    seen: set[str] = set()
+    for index, frame in enumerate(frames):
+        if frame.session in seen:
+            turns.append([])
+            seen.clear()
+        seen.add(frame.session)
+        turns[-1].append(index)
+    return turns

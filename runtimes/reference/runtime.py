@@ -58,6 +58,7 @@ class ReferenceRuntime:
     Args:
         threads: most threads to use; one is used.
         dtype: "auto" or "int64".
+        numerics: makes no difference: integers add up the same way in any order.
 
     Raises:
         UnsupportedModel: another dtype is asked for.
@@ -66,7 +67,7 @@ class ReferenceRuntime:
 
     name: ClassVar[str] = "reference"
 
-    def __init__(self, *, threads: int = 0, dtype: str = "auto") -> None:
+    def __init__(self, *, threads: int = 0, dtype: str = "auto", numerics: str = "auto") -> None:
         if dtype not in ("auto", "int64"):
             raise UnsupportedModel(
                 f'dtype is {dtype!r}; the reference runtime computes in int64 only (or "auto")'
@@ -77,6 +78,10 @@ class ReferenceRuntime:
     def device(self) -> str:
         """Return the device for people."""
         return "cpu (reference)"
+
+    def numerics(self) -> str:
+        """Return that a loaded block is exact."""
+        return "exact (integers)" if self._loaded else ""
 
     def memory_free(self) -> int:
         """Return the bytes that this process may still use."""

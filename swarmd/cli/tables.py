@@ -123,7 +123,7 @@ def _status_lines(answer: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         "model",
         f"{model['id']}, {model['layers']} layers, runtime {model['runtime'] or 'not open yet'}, {model['path']}",
     )
-    if model["numerics"]:
+    if model.get("numerics"):
         yield "numerics", model["numerics"]
     if block := answer.get("block"):
         yield "block", _block(block)

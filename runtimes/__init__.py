@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
 from runtimes.base import ModelRuntime, RuntimeFailure, UnsupportedModel
 
 ENTRY_POINT_GROUP = "swarmd.runtimes"
 
-# What a registry row calls its adapter → the plugin that serves it. An adapter that is not listed is served by
-# a plugin of the same name, if one is installed.
-_PLUGIN_OF_ADAPTER = {"generic-hf": "hf"}
+# What a registry row calls its adapter → the plugins that serve it, best first. An adapter that is not listed is served
+# by a plugin of the same name, if one is installed.
+_PLUGINS_OF_ADAPTER = {"generic-hf": ("hf",), "generic-vllm": ("vllm", "hf")}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which plugin serves a registry row. instead_of: the better one that is not installed, or ""."""
+
+    plugin: str
+    instead_of: str = ""
 
 
 def installed_runtimes() -> tuple[str, ...]:
     """Return the names of the installed runtime plugins, sorted."""
     return tuple(sorted(_plugins()))
+
+
+def select_runtime(adapter: str, *, name: str = "auto") -> Selection:
+    """Return the plugin that serves a registry row.
+
+    Args:
+        adapter: the row's adapter, e.g. "generic-hf".
+        name: plugin to use whatever the adapter says; "auto" follows the adapter.
+
+    Raises:
+        UnsupportedModel: no installed plugin serves the adapter, or `name` is not installed.
+
+    """
+    installed = _plugins()
+    names = ", ".join(sorted(installed)) or "none"
+    if name != "auto":
+        if name not in installed:
+            raise UnsupportedModel(f"runtime.name is {name!r}, which is not installed (installed: {names})")
+        return Selection(name)
+    wanted = _PLUGINS_OF_ADAPTER.get(adapter, (adapter,))
+    found = next((plugin for plugin in wanted if plugin in installed), None)
+    if found is None:
+        raise UnsupportedModel(
+            f"adapter {adapter!r} is served by no installed runtime (installed: {names}): "
+            "install a plugin for it or set `runtime.name`"
+        )
+    return Selection(found, "" if found == wanted[0] else wanted[0])
 
 
 def open_runtime(
@@ -31,24 +67,15 @@ def open_runtime(
         numerics: "exact", "fast" or "auto" (docs/numerics.md).
 
     Raises:
-        UnsupportedModel: no installed plugin serves the adapter, or `name` is not installed.
+        UnsupportedModel: as select_runtime does.
         RuntimeFailure: the plugin is installed but cannot be imported.
 
     """
-    plugins = _plugins()
-    installed = ", ".join(sorted(plugins)) or "none"
-    wanted = _PLUGIN_OF_ADAPTER.get(adapter, adapter) if name == "auto" else name
-    if wanted not in plugins:
-        if name == "auto":
-            raise UnsupportedModel(
-                f"adapter {adapter!r} is served by no installed runtime (installed: {installed}): "
-                "install a plugin for it or set `runtime.name`"
-            )
-        raise UnsupportedModel(f"runtime.name is {name!r}, which is not installed (installed: {installed})")
+    plugin = select_runtime(adapter, name=name).plugin
     try:
-        factory = plugins[wanted].load()
-    except ImportError as error:
-        raise RuntimeFailure(f"runtime {wanted!r} is installed but cannot be imported: {error}") from error
+        factory = _plugins()[plugin].load()
+    except (ImportError, AttributeError) as error:
+        raise RuntimeFailure(f"runtime {plugin!r} is installed but cannot be imported: {error}") from error
     runtime: ModelRuntime = factory(threads=threads, dtype=dtype, numerics=numerics)
     return runtime
 

@@ -37,6 +37,7 @@ from swarmd.rtt import RttMeter
 from swarmd.serving import Serving
 from swarmd.state_dir import HostKey, StateDir, StateDirError
 from swarmd.view import SwarmView
+from swarmd.watchdog import watch_runtime
 
 _FAREWELL = 0.3  # s for the last announcement to leave
 _REMEMBER_EVERY = 60.0  # s
@@ -147,6 +148,9 @@ class Daemon:
                 self._remember,
             ):
                 nursery.start_soon(service)
+            nursery.start_soon(
+                watch_runtime, self._engine, self._activity, self._config.plan.progress_timeout
+            )
             nursery.start_soon(discover, self._config, self._state, self._node, self._dialer, self._activity)
             if self._config.http.listen:
                 await self._serve_http(nursery)

@@ -10,7 +10,7 @@ import structlog
 import trio
 
 from registry.shape import ModelShape
-from runtimes import open_runtime
+from runtimes import open_runtime, select_runtime
 from runtimes.base import (
     BlockLimits,
     FrameInput,
@@ -30,6 +30,17 @@ _log = structlog.get_logger("swarmd.engine")
 PROBE_WIDTHS = (1, 5, 64)
 
 
+class _Pulse:
+    """What the runtime's thread is doing, and when it last showed progress. Written by that thread, read by others."""
+
+    def __init__(self, doing: str) -> None:
+        self.doing = doing
+        self.at = time.monotonic()
+
+    def beat(self) -> None:
+        self.at = time.monotonic()
+
+
 class Engine:
     """Serialises all use of a runtime. Errors of the runtime (RuntimeFailure) pass through unchanged."""
 
@@ -37,9 +48,13 @@ class Engine:
         self, source: ModelSource, adapter: str, *, name: str, threads: int, dtype: str, numerics: str
     ) -> None:
         self.source = source
+        self.adapter = adapter
+        self._select = lambda: select_runtime(adapter, name=name)
         self._open = lambda: open_runtime(adapter, name=name, threads=threads, dtype=dtype, numerics=numerics)
         self._runtime: ModelRuntime | None = None
         self._thread = trio.CapacityLimiter(1)
+        self._pulse: _Pulse | None = None
+        self.instead_of = ""  # the runtime that the adapter would rather have, where it is not installed
         self.device = ""
         self.numerics = ""  # of the block held, for people
         self.held: Inventory | None = None
@@ -50,6 +65,11 @@ class Engine:
         """The plugin in use, or "" before start()."""
         return "" if self._runtime is None else self._runtime.name
 
+    def working(self) -> tuple[str, float] | None:
+        """Return what the runtime is doing and the seconds since it last showed progress; None if it does nothing."""
+        pulse = self._pulse
+        return None if pulse is None else (pulse.doing, time.monotonic() - pulse.at)
+
     @property
     def needs_tokens_everywhere(self) -> bool:
         """Whether every stage, not just the head, must be given the token ids."""
@@ -57,17 +77,22 @@ class Engine:
 
     async def start(self) -> ModelShape:
         """Open the runtime (this imports torch) and return the model's shape."""
-        self._runtime = await self._in_thread(self._open, abandon=True)
-        self.device = await self._in_thread(self._runtime.device)
-        return await self._in_thread(lambda: self._loaded().shape(self.source), abandon=True)
+        self.instead_of = (await self._in_thread("looking for runtimes", self._select)).instead_of
+        self._runtime = await self._in_thread("starting", self._open, abandon=True)
+        self.device = await self._in_thread("naming its device", self._runtime.device)
+        return await self._in_thread(
+            "sizing the model", lambda: self._loaded().shape(self.source), abandon=True
+        )
 
     async def memory_free(self) -> int:
         """Return the bytes that this process may still use on the device."""
-        return await self._in_thread(self._loaded().memory_free)
+        return await self._in_thread("reading the free memory", self._loaded().memory_free)
 
     async def probe(self) -> Probe:
         """Measure one layer at PROBE_WIDTHS."""
-        return await self._in_thread(lambda: self._loaded().probe(self.source, PROBE_WIDTHS), abandon=True)
+        return await self._in_thread(
+            "timing a layer", lambda: self._loaded().probe(self.source, PROBE_WIDTHS), abandon=True
+        )
 
     async def load(
         self, lo: int, hi: int, limits: BlockLimits, progress: Callable[[LoadProgress], None]
@@ -77,23 +102,27 @@ class Engine:
 
         def report(step: LoadProgress) -> None:
             trio.from_thread.check_cancelled()
+            if self._pulse is not None:
+                self._pulse.beat()
             token.run_sync_soon(progress, step)
 
         if self.held is not None and (self.held.lo, self.held.hi, self._limits) == (lo, hi, limits):
             return self.held  # a new plan with the old block: nothing to move
         self.held = None
-        self.held = await self._in_thread(lambda: self._loaded().load(self.source, lo, hi, limits, report))
-        self.numerics = await self._in_thread(self._loaded().numerics)
+        self.held = await self._in_thread(
+            f"loading layers [{lo}, {hi})", lambda: self._loaded().load(self.source, lo, hi, limits, report)
+        )
+        self.numerics = await self._in_thread("naming its numerics", self._loaded().numerics)
         self._limits = limits
         return self.held
 
     async def open_session(self, session: str) -> None:
         """Make room for a session."""
-        await self._in_thread(lambda: self._loaded().open_session(session))
+        await self._in_thread("opening a session", lambda: self._loaded().open_session(session))
 
     async def close_session(self, session: str) -> None:
         """Free a session's KV cache."""
-        await self._in_thread(lambda: self._loaded().close_session(session))
+        await self._in_thread("closing a session", lambda: self._loaded().close_session(session))
 
     async def forward(self, frames: Sequence[FrameInput]) -> tuple[list[FrameOutput], int]:
         """Compute frames; returns what came of them, and the nanoseconds that the runtime took."""
@@ -103,22 +132,32 @@ class Engine:
             outputs = self._loaded().forward(frames)
             return outputs, time.perf_counter_ns() - began
 
-        return await self._in_thread(work)
+        return await self._in_thread("computing a frame", work)
 
     def _loaded(self) -> ModelRuntime:
         if self._runtime is None:
             raise RuntimeError("the engine has not been started")
         return self._runtime
 
-    async def _in_thread(self, work: Callable[[], T], *, abandon: bool = False) -> T:
+    async def _in_thread(self, doing: str, work: Callable[[], T], *, abandon: bool = False) -> T:
         """Do work in the runtime's thread. Whatever a plugin did not foresee becomes a RuntimeFailure here.
+
+        doing: what it is, for people.
 
         abandon: when cancelled, leave the thread to itself. Only for work that nothing else waits for: a daemon that is
         told to leave while it measures leaves at once.
         """
+
+        def watched() -> T:
+            self._pulse = _Pulse(doing)
+            try:
+                return work()
+            finally:
+                self._pulse = None
+
         try:
             return await trio.to_thread.run_sync(  # type: ignore[call-arg]  # trio_typing knows an older name
-                work, limiter=self._thread, abandon_on_cancel=abandon
+                watched, limiter=self._thread, abandon_on_cancel=abandon
             )
         except RuntimeFailure:
             raise

@@ -73,7 +73,9 @@ class Inspection:
                 "path": str(source.path),
                 "runtime": self._engine.runtime_name,
                 "numerics": self._engine.numerics,
+                "runtime_instead_of": self._engine.instead_of or None,
             },
+            "working": self._working(),
             "block": self._block(),
             "plan": self._plan_line(),
             "sessions": {"coordinated": self._generation.coordinated(), "held": facts.sessions},
@@ -97,6 +99,11 @@ class Inspection:
             "hosts": len(self._view.alive()),
             "plan": self._plans.active_id or None,
         }
+
+    def _working(self) -> dict[str, Any] | None:
+        """Say what the runtime is doing, and for how long without progress."""
+        working = self._engine.working()
+        return None if working is None else {"doing": working[0], "silent_s": round(working[1], 1)}
 
     def _waiting_for(self) -> str | None:
         """Say in one line what is missing until this host serves, or None if nothing is."""

@@ -33,6 +33,11 @@ async def measure_host(
     """
     facts.update(waiting_for="the runtime to start and one layer to be timed")
     shape = await engine.start()
+    if engine.instead_of:
+        activity.note(
+            "runtime_fallback",
+            f"no runtime {engine.instead_of} is installed: {engine.runtime_name} serves adapter {engine.adapter}",
+        )
     logs.adopt_libraries()  # the runtime's libraries have just set up handlers of their own
     free = await engine.memory_free()
     chosen = config.runtime.memory_limit

@@ -16,6 +16,7 @@ from swarmd.logs import short_peer
 from swarmd.printable import printable
 
 Render = Callable[[Mapping[str, Any]], RenderableType]
+_SILENCE_WORTH_TELLING = 5.0  # s
 _WIDTH_OF_FILES = 200  # columns, where the output is not a terminal and so has no width of its own
 
 
@@ -119,12 +120,15 @@ def _status_lines(answer: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         f"{answer['device'] or 'not known yet'}; limit {_size(memory['limit'])}, free {_size(memory['free'])}",
     )
     model = answer["model"]
-    yield (
-        "model",
-        f"{model['id']}, {model['layers']} layers, runtime {model['runtime'] or 'not open yet'}, {model['path']}",
-    )
+    runtime = model["runtime"] or "not open yet"
+    if better := model.get("runtime_instead_of"):
+        runtime += f" (no {better} is installed)"
+    yield "model", f"{model['id']}, {model['layers']} layers, runtime {runtime}, {model['path']}"
     if model.get("numerics"):
         yield "numerics", model["numerics"]
+    working = answer.get("working")
+    if working and working["silent_s"] >= _SILENCE_WORTH_TELLING:
+        yield "runtime", f"{working['doing']}, without progress for {_seconds(working['silent_s'])}"
     if block := answer.get("block"):
         yield "block", _block(block)
     if line := answer.get("plan"):

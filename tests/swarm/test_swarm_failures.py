@@ -15,11 +15,10 @@ import pytest
 import trio
 from nacl.signing import SigningKey
 from safetensors.torch import load_file, save_file
+from signed_tale import signed_registry
 from tale_swarm import tale_swarm
 
-import registry
 from registry.shape import ModelShape
-from registry.signed import sign_document
 from ring.identity import peer_id_of
 from runtimes.base import ModelSource
 from swarmd import control
@@ -52,18 +51,6 @@ def refused(result: subprocess.CompletedProcess[str]) -> str:
     assert len(errors) == 1, result.stderr
     assert "Traceback" not in result.stderr
     return errors[0]
-
-
-def signed_registry(home: Path, rows: int = 1, **changes: Any) -> tuple[Path, str]:
-    """Write a registry of the bundled model's row, signed by a key of our own; return its path and the key to pin."""
-    bundled = json.loads((Path(registry.__file__).parent / "bundled" / "models.json").read_text())
-    row = next(row for row in bundled["models"] if row["id"] == "tale") | changes
-    document = sign_document(
-        {"schema": "shard-models/1", "version": 1, "models": [row] * rows}, SigningKey(b"k" * 32)
-    )
-    path = home / "models.json"
-    path.write_text(json.dumps(document))
-    return path, str(document["publisher_pubkey"])
 
 
 def test_a_registry_of_a_publisher_who_is_not_pinned_is_refused(swarm_home: Path) -> None:

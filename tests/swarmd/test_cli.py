@@ -325,6 +325,20 @@ def test_debug_shows_the_traceback(daemon: DaemonDouble, capsys: pytest.CaptureF
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_status_says_which_runtime_serves_and_when_it_is_silent(
+    daemon: DaemonDouble, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STATUS["model"], "runtime_instead_of", "vllm")
+    monkeypatch.setitem(STATUS, "working", {"doing": "computing a frame", "silent_s": 42.0})
+    assert run(["ctl", "status"]) == ExitStatus.OK
+    out = capsys.readouterr().out
+    assert "runtime hf (no vllm is installed)" in out
+    assert "computing a frame, without progress for 42 s" in out
+    monkeypatch.setitem(STATUS, "working", {"doing": "computing a frame", "silent_s": 0.1})
+    assert run(["ctl", "status"]) == ExitStatus.OK
+    assert "without progress" not in capsys.readouterr().out
+
+
 def test_status_is_a_table_for_people(daemon: DaemonDouble, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ctl", "status"]) == ExitStatus.OK
     out = capsys.readouterr().out

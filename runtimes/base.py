@@ -130,7 +130,7 @@ class Inventory:
         lo, hi: the block.
         layers: indices of all layers of which at least one tensor is held.
         tensors: name → bytes, of every parameter and buffer held.
-        bytes_read: bytes of tensor data read from the checkpoint so far.
+        bytes_read: bytes of tensor data that the last load has read from the checkpoint.
         memory: the estimate under which the block was admitted.
 
     """
@@ -237,11 +237,15 @@ class ModelRuntime(Protocol):
     ) -> Inventory:
         """Load layers [lo, hi), reading only their own tensors; replaces whatever block was loaded before.
 
+        Layers of the block before that lie in the new one may be kept in place. All sessions end. A load that
+        is refused before it begins changes nothing; one that fails later, whatever it raises, leaves the old block whole
+        and without sessions, or nothing: `inventory` tells.
+
         Raises:
-            MemoryExceeded: the estimate exceeds limits.memory; nothing has been loaded.
-            CheckpointError: a tensor is missing or has the wrong shape; nothing is left loaded.
-            UnsupportedModel: the architecture is unknown to this runtime.
-            ContextExceeded: limits.context is more than the model was made for.
+            MemoryExceeded: the estimate exceeds limits.memory and nothing has changed; or the device ran out of it.
+            CheckpointError: a tensor is missing or has the wrong shape.
+            UnsupportedModel: the architecture is unknown to this runtime; nothing has changed.
+            ContextExceeded: limits.context is more than the model was made for; nothing has changed.
 
         """
         ...

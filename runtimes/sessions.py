@@ -57,6 +57,10 @@ class SessionTable(Generic[CacheT]):
         """Free a session; unknown ones are ignored."""
         self._caches.pop(session, None)
 
+    def close_all(self) -> None:
+        """Free all sessions."""
+        self._caches.clear()
+
     def lengths(self) -> dict[str, int]:
         """Return tokens held by session."""
         return {session: cache.length for session, cache in self._caches.items()}

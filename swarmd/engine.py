@@ -108,13 +108,24 @@ class Engine:
 
         if self.held is not None and (self.held.lo, self.held.hi, self._limits) == (lo, hi, limits):
             return self.held  # a new plan with the old block: nothing to move
-        self.held = None
-        self.held = await self._in_thread(
-            f"loading layers [{lo}, {hi})", lambda: self._loaded().load(self.source, lo, hi, limits, report)
-        )
-        self.numerics = await self._in_thread("naming its numerics", self._loaded().numerics)
-        self._limits = limits
+        self.held, runtime = None, self._loaded()
+        try:
+            self.held = await self._in_thread(
+                f"loading layers [{lo}, {hi})", lambda: runtime.load(self.source, lo, hi, limits, report)
+            )
+            self._limits = limits
+            self.numerics = await self._in_thread("naming its numerics", runtime.numerics)
+        finally:
+            if self.held is None:
+                await self._see_what_is_left(runtime)
         return self.held
+
+    async def _see_what_is_left(self, runtime: ModelRuntime) -> None:
+        """After a failed load: the runtime may have kept the block before, under the limits of then."""
+        with trio.CancelScope(shield=True):
+            left = await self._in_thread("seeing what is left", runtime.inventory)
+            self.numerics = await self._in_thread("naming its numerics", runtime.numerics)
+        self.held = left if left.layers else None
 
     async def open_session(self, session: str) -> None:
         """Make room for a session."""

@@ -21,6 +21,7 @@ from runtimes.hf.packing import ATTENTION, PackedCache, can_pack, packed, spans
 from runtimes.hf.profile import Profile
 from runtimes.hf.skeleton import Skeleton
 from runtimes.hf.tail import Tail
+from runtimes.hf.takeover import take_over, weights_held
 from runtimes.hf.tensors import LayerOutput, OutputSpec
 
 NARROW = 32
@@ -73,6 +74,7 @@ class Block:
         packs: whether frames of several sessions may go through the layers together.
         by_rows: whether a narrow frame behind position 0 goes row by row (runtimes/hf/packing.py) even when it is alone.
         gives: what the last layer hands on.
+        kept: bytes of weights taken over from the block before.
         bytes_read: bytes of tensor data read from the checkpoint.
 
     """
@@ -81,7 +83,7 @@ class Block:
         self.lo, self.hi = lo, hi
         self.skeleton = skeleton
         self.device = device
-        self.bytes_read = 0
+        self.kept = self.bytes_read = 0
         layers = skeleton.layers
         self.head, self.tail = lo == 0, hi == len(layers)
         self.takes: OutputSpec | None = None if self.head else profile.outputs[lo - 1]
@@ -102,9 +104,14 @@ class Block:
         hollow_out(skeleton, profile.held(head=self.head, tail=self.tail), device)
         self._tail = Tail(skeleton.model, skeleton.decoder) if self.tail else None
 
+    def take_over(self, other: Block) -> None:
+        """Hold what another block of the same model holds and this one needs: the same tensors, in the same memory."""
+        self.kept = take_over(self.skeleton, weights_held(other.skeleton.model))
+
     def load(self, source: ModelSource, total: int, progress: Callable[[LoadProgress], None]) -> None:
-        """Read the weights. Raises CheckpointError."""
-        self.bytes_read = load_weights(self.skeleton, Checkpoint(source.path), self.device, total, progress)
+        """Read the weights that were not taken over. Raises CheckpointError."""
+        checkpoint = Checkpoint(source.path)
+        self.bytes_read = load_weights(self.skeleton, checkpoint, self.device, self.kept, total, progress)
 
     def randomize(self) -> None:
         """Make up the weights of an untrained model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -61,6 +62,13 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has computed everything that was asked of it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def release(device: torch.device) -> None:
+    """Give back the memory of what has been dropped. Modules and their hooks hold each other: only the collector ends them."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 @contextmanager

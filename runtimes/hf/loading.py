@@ -43,6 +43,7 @@ def load_weights(
     skeleton: Skeleton,
     checkpoint: Checkpoint,
     device: torch.device,
+    kept: int,
     total: int,
     progress: Callable[[LoadProgress], None],
 ) -> int:
@@ -52,6 +53,7 @@ def load_weights(
         skeleton: its meta parameters are filled.
         checkpoint: where from; tensors that the skeleton does not hold are not touched.
         device: where to.
+        kept: bytes that are there already, for `progress`.
         total: bytes to expect, for `progress`.
         progress: called before each tensor, from the calling thread.
 
@@ -59,7 +61,7 @@ def load_weights(
         CheckpointError: a tensor is missing or has another shape.
 
     """
-    done = 0
+    done = kept
 
     def read(name: str, tensor: torch.Tensor) -> None:
         nonlocal done
@@ -72,7 +74,7 @@ def load_weights(
     info = _fill(skeleton, sources, conversions, device, str(checkpoint.path))
     if info.conversion_errors or info.mismatched_keys or info.error_msgs:
         raise CheckpointError(f"{checkpoint.path}: {_explain(info)}")
-    return done
+    return done - kept
 
 
 def initialize_weights(skeleton: Skeleton, device: torch.device) -> None:
@@ -97,7 +99,7 @@ def _sources(
         target, _ = _target(skeleton, name, conversions, state)
         if name in wanted or target in wanted:
             sources[name] = checkpoint.tensor(name, read)
-        if target in adopted:
+        if adopted.get(target) in wanted:
             sources[adopted[target]] = checkpoint.tensor(name, read)
     return sources
 
@@ -176,14 +178,20 @@ def _fill(
         weight_mapping=conversions,
         device_map={"": device},
     )
-    hollow = {
-        name for name, parameter in model.named_parameters(remove_duplicate=False) if not parameter.is_meta
+    there = {
+        name
+        for name, tensor in model.state_dict(keep_vars=True).items()
+        if not tensor.is_meta and (isinstance(tensor, nn.Parameter) or _is_initialized(tensor))
     }
     info, _ = type(model)._load_pretrained_model(model, sources, None, config)
-    info.missing_keys -= hollow
+    info.missing_keys -= there
     if not missing_allowed and not info.conversion_errors and not info.mismatched_keys:
         _refuse_missing(skeleton, info.missing_keys, where)
     return type(model)._finalize_model_loading(model, config, info)
+
+
+def _is_initialized(tensor: torch.Tensor) -> bool:
+    return getattr(tensor, "_is_hf_initialized", False)
 
 
 def _refuse_missing(skeleton: Skeleton, missing: set[str], where: str) -> None:

@@ -13,7 +13,7 @@ from registry.shape import ModelShape
 from runtimes.base import LoadProgress, ModelSource, Probe
 from runtimes.hf.block import Block
 from runtimes.hf.checkpoint import Checkpoint
-from runtimes.hf.device import synchronize
+from runtimes.hf.device import release, synchronize
 from runtimes.hf.profile import Profile
 from runtimes.hf.skeleton import build_skeleton
 from runtimes.hf.tensors import LayerOutput, OutputSpec
@@ -40,6 +40,7 @@ def probe_model(
     middle = _Measured(source, shape, profile, dtype, device, count // 2)
     layer_ns = tuple((width, middle.layer_ns(width, budget)) for width in wanted)
     del middle
+    release(device)
     return Probe(layer_ns, _Measured(source, shape, profile, dtype, device, count - 1).tail_ns(budget))
 
 

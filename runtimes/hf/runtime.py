@@ -25,7 +25,7 @@ from runtimes.base import (
 )
 from runtimes.hf.block import Block
 from runtimes.hf.cache import BlockCache
-from runtimes.hf.device import choose_device, describe, memory_free, out_of_memory
+from runtimes.hf.device import choose_device, describe, memory_free, out_of_memory, release
 from runtimes.hf.frames import compute, parse
 from runtimes.hf.numerics import Mode, Numerics, choose_numerics
 from runtimes.hf.probe import probe_model
@@ -37,6 +37,7 @@ from runtimes.sessions import SessionTable
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
+    source: ModelSource
     block: Block
     inventory: Inventory
     sessions: SessionTable[BlockCache]
@@ -120,12 +121,16 @@ class HfRuntime:
         limits: BlockLimits,
         progress: Callable[[LoadProgress], None],
     ) -> Inventory:
-        """Load layers [lo, hi); see ModelRuntime. Progress is told from the calling thread, tensor by tensor."""
+        """Load layers [lo, hi); see ModelRuntime. Progress is told from the calling thread, tensor by tensor.
+
+        Weights that the block before holds too are kept where they are; the rest of it is freed first, unless the blocks
+        overlap and both fit at once: then it stays until the new one is ready, and serves on if that fails.
+        """
         model = self._look_at(source)
         check_context(source, limits, model.skeleton.context)
         memory = admit(model.shape, lo, hi, limits)
-        self.unload()
         block = Block(model.skeleton, model.profile, lo, hi, self._device)
+        self._make_way(source, block, memory, limits)
         with out_of_memory(f"loading layers [{lo}, {hi}) of {source.model_id}"):
             block.load(source, memory.weights, progress)
             with torch.inference_mode():
@@ -136,8 +141,22 @@ class HfRuntime:
             source.model_id, lo, hi, block.layers_held(), block.tensors(), block.bytes_read, memory
         )
         sessions = SessionTable(limits, lambda: block.new_cache(limits.context))
-        self._loaded = _Loaded(block, inventory, sessions, model.profile.needs_tokens, numerics)
+        self._loaded = _Loaded(source, block, inventory, sessions, model.profile.needs_tokens, numerics)
+        release(self._device)
         return inventory
+
+    def _make_way(self, source: ModelSource, block: Block, memory: BlockMemory, limits: BlockLimits) -> None:
+        """End all sessions, hand on what both blocks need, and drop the old block unless it may stay for now."""
+        old, self._loaded = self._loaded, None
+        if old is not None and old.source == source:
+            old.sessions.close_all()
+            block.take_over(old.block)
+            beside = old.inventory.weight_bytes - block.kept
+            overlap = max(old.block.lo, block.lo) < min(old.block.hi, block.hi)
+            if overlap and memory.total + beside <= limits.memory:
+                self._loaded = old
+        del old
+        release(self._device)
 
     def inventory(self) -> Inventory:
         """Return what is held."""
@@ -148,8 +167,7 @@ class HfRuntime:
     def unload(self) -> None:
         """Drop the block and all sessions."""
         self._loaded = None
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+        release(self._device)
 
     def open_session(self, session: str) -> None:
         """Make room for a session."""

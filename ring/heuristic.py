@@ -22,8 +22,10 @@ from ring.view import Region, View
 _Order = tuple[int, ...]
 
 _ANCHORS = 48
-_NEIGHBOURHOOD = 96
+_NEIGHBOURHOOD = 128
 _IMPROVED = 4
+_WORK, _WORK_PER_HOST, _WORK_BESIDE_KNOWN = 220_000_000, 1_500_000, 30_000_000
+_ANCHORS_BESIDE_KNOWN, _IMPROVED_BESIDE_KNOWN = 2, 1
 _IMPROVED_IF_NONE_WORKS = 8
 _LARGER = 16  # how often a first ring that does not cover the model is tried with more hosts
 
@@ -51,17 +53,22 @@ class _HeuristicSearch:
 
     def order(self, exact_hosts: int, known: Sequence[_Order]) -> _Order | None:
         found: list[tuple[int, int, _Order]] = []
+        enough = _IMPROVED_BESIDE_KNOWN if known else _IMPROVED
         for _, _, order, members in sorted(set(self._seeds(known)))[:_IMPROVED_IF_NONE_WORKS]:
             found.append(self._neighbourhood(members).improved(order))
-            if len(found) >= _IMPROVED and min(found)[0] < PENALTY:
+            if len(found) >= enough and min(found)[0] < PENALTY:
                 break
-        best = min(found)
+        _, _, order = min(found)
+        near = self._neighbourhood(self._prices.around(order, _NEIGHBOURHOOD))
+        best = near.disturbed(order, _WORK_BESIDE_KNOWN if known else near.work)
         return self._polished(best, exact_hosts) if best[0] < PENALTY else None
 
     def _seeds(self, known: Sequence[_Order]) -> Iterator[tuple[int, int, _Order, _Order]]:
         """Yield first rings: (cost, size, order, hosts around)."""
         hosts = self._view.pool.able
-        for anchor in sorted(hosts, key=lambda host: (self._prices.alone(host), host))[:_ANCHORS]:
+        for anchor in sorted(hosts, key=lambda host: (self._prices.alone(host), host))[
+            : _ANCHORS_BESIDE_KNOWN if known else _ANCHORS
+        ]:
             members = self._prices.around((anchor,), _NEIGHBOURHOOD)
             neighbourhood = self._neighbourhood(members)
             order = _seed(neighbourhood, self._prices, anchor)
@@ -95,6 +102,7 @@ class _Neighbourhood:
     def __init__(self, region: Region, blocks: Blocks) -> None:
         self.region, self.blocks = region, blocks
         self._place_of = {member: place for place, member in enumerate(region.members)}
+        self.work = _WORK + _WORK_PER_HOST * len(region.members)
         self._improvement = Improvement(region.terms, blocks, region.apart, region.most_layers)
 
     def places(self, order: Sequence[int]) -> _Order:
@@ -112,7 +120,12 @@ class _Neighbourhood:
 
     def improved(self, order: _Order) -> tuple[int, int, _Order]:
         """Return the (cost, size, order) of a better ring."""
-        cost, inside = self._improvement.improve(self.places(order))
+        cost, inside = self._improvement.improve(self.places(order), self.work)
+        return cost, len(inside), self.named(inside)
+
+    def disturbed(self, order: _Order, work: int) -> tuple[int, int, _Order]:
+        """Return the (cost, size, order) of the best ring found by disturbing one for so long (ring/improvement.py)."""
+        cost, inside = self._improvement.disturb(self.places(order), work)
         return cost, len(inside), self.named(inside)
 
 

@@ -38,6 +38,7 @@ from swarmd.serving import Serving
 from swarmd.state_dir import HostKey, StateDir, StateDirError
 from swarmd.view import SwarmView
 from swarmd.watchdog import watch_runtime
+from swarmd.what_ifs import WhatIfs
 
 _FAREWELL = 0.3  # s for the last announcement to leave
 _REMEMBER_EVERY = 60.0  # s
@@ -121,6 +122,7 @@ class Daemon:
             dialer=self._dialer,
             meter=self._meter,
             activity=self._activity,
+            what_ifs=WhatIfs(config, self._view, self._plans),
         )
 
     async def run(self, server: ControlServer, on_ready: Callable[[], None] | None) -> None:

@@ -20,6 +20,7 @@ from swarmd.net import Node
 from swarmd.plans import Plans
 from swarmd.rtt import RttMeter
 from swarmd.view import SwarmView
+from swarmd.what_ifs import WhatIfs
 
 
 class Inspection:
@@ -37,6 +38,7 @@ class Inspection:
         dialer: Dialer,
         meter: RttMeter,
         activity: Activity,
+        what_ifs: WhatIfs,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
         self._node = node
@@ -48,6 +50,7 @@ class Inspection:
         self._dialer = dialer
         self._meter = meter
         self._activity = activity
+        self._what_ifs = what_ifs
         self._clock = clock
         self._started = clock()
 
@@ -188,7 +191,9 @@ class Inspection:
         }
 
     async def plan(self, request: dict[str, Any], emit: object) -> dict[str, Any]:
-        """Return the active plan as its signed document, or why there is none."""
+        """Return the active plan as its signed document, or why there is none; or the answer to a what-if."""
+        if "what_if" in request:
+            return await self._what_ifs.answer(request["what_if"])
         plan = self._plans.active
         if plan is None:
             return {"plan": None, "reason": self._plans.reason}

@@ -14,6 +14,7 @@ from swarmd.cli.generate import generate
 from swarmd.cli.init import init
 from swarmd.cli.join import join
 from swarmd.cli.models import models_app
+from swarmd.cli.plan import plan
 from swarmd.exit_status import MEANINGS
 
 _EPILOG = (
@@ -46,6 +47,7 @@ def version() -> None:
 app.command()(init)
 app.command()(join)
 app.command()(generate)
+app.command()(plan)
 app.add_typer(ctl_app)
 app.add_typer(config_app)
 app.add_typer(models_app)

@@ -9,7 +9,7 @@ import trio
 import typer
 
 from swarmd import logs
-from swarmd.cli import tables
+from swarmd.cli import plan_tables, tables
 from swarmd.cli.options import AsJson, MaxTokens
 from swarmd.exit_status import ExitStatus
 from swarmd.printable import printable
@@ -46,7 +46,7 @@ def _tell(kind: str, fields: dict[str, Any]) -> None:
         case "peers":
             tables.show(tables.peers(fields))
         case "plan":
-            tables.show(tables.plan(fields))
+            tables.show(plan_tables.plan(fields))
         case "text":
             print(printable(fields["delta"]), end="", flush=True)
 

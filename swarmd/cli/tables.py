@@ -32,7 +32,7 @@ def grid(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*(_text(cell) for cell in row))
+        table.add_row(*(text(cell) for cell in row))
     return table
 
 
@@ -42,11 +42,11 @@ def status(answer: Mapping[str, Any]) -> RenderableType:
     table.add_column()
     table.add_column(overflow="fold")
     for name, value in _status_lines(answer):
-        table.add_row(Text(name, style="bold"), _text(value))
+        table.add_row(Text(name, style="bold"), text(value))
     log = answer.get("log") or []
     if not log:
         return table
-    entries = [(f"{_seconds(entry['ago_s'])} ago", entry["event"], entry["reason"]) for entry in log]
+    entries = [(f"{seconds(entry['ago_s'])} ago", entry["event"], entry["reason"]) for entry in log]
     return Group(table, Text(), grid(("when", "event", "reason"), entries))
 
 
@@ -68,43 +68,8 @@ def peers(answer: Mapping[str, Any]) -> RenderableType:
     return grid(headings, [_peer_row(peer) for peer in answer["peers"]])
 
 
-def plan_answer(answer: Mapping[str, Any]) -> RenderableType:
-    """Lay out the answer to the operation `plan`."""
-    if answer.get("plan") is None:
-        return _text(f"no plan: {answer.get('reason') or 'no reason given'}")
-    title = f"plan {answer.get('id', '')} ({answer.get('state', 'active')})"
-    return Group(Text(title, style="bold"), plan(answer["plan"]))
-
-
-def plan(document: Mapping[str, Any]) -> RenderableType:
-    """Lay out a signed plan document."""
-    ring = document["ring"]
-    rows = [
-        (
-            short_peer(stage["peer"]),
-            f"[{stage['lo']}, {stage['hi']})",
-            f"{_size(stage['memory_bytes'])} of {_size(stage['memory_limit'])}",
-            _milliseconds(stage["compute_ns"] / 1e6),
-            _milliseconds(stage["hop_us"] / 1e3) if len(ring) > 1 else "-",
-        )
-        for stage in ring
-    ]
-    speed = (
-        f"predicted {document['millitok_s'] / 1000:.1f} tok/s: {document['circuit_ns'] / 1e6:.1f} ms a token"
-    )
-    origin = f"model {document['model']}, term {document['term']}, leader {short_peer(document['leader'])}"
-    parts: list[RenderableType] = [
-        _text(origin),
-        grid(("host", "layers", "memory", "compute", "hop to next"), rows),
-        _text(speed),
-    ]
-    if left_out := document.get("left_out"):
-        parts.append(grid(("left out", "why"), [(short_peer(peer), reason) for peer, reason in left_out]))
-    return Group(*parts)
-
-
 def _status_lines(answer: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    yield "host", f"{answer['peer']}  (swarmd {answer['version']}, up {_seconds(answer['uptime_s'])})"
+    yield "host", f"{answer['peer']}  (swarmd {answer['version']}, up {seconds(answer['uptime_s'])})"
     yield (
         "swarm",
         f"{answer['swarm']}, {answer['hosts']} host{'s' * (answer['hosts'] != 1)}; {_leader(answer['leader'])}",
@@ -117,7 +82,7 @@ def _status_lines(answer: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     memory = answer["memory"]
     yield (
         "device",
-        f"{answer['device'] or 'not known yet'}; limit {_size(memory['limit'])}, free {_size(memory['free'])}",
+        f"{answer['device'] or 'not known yet'}; limit {size(memory['limit'])}, free {size(memory['free'])}",
     )
     model = answer["model"]
     runtime = model["runtime"] or "not open yet"
@@ -128,7 +93,7 @@ def _status_lines(answer: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         yield "numerics", model["numerics"]
     working = answer.get("working")
     if working and working["silent_s"] >= _SILENCE_WORTH_TELLING:
-        yield "runtime", f"{working['doing']}, without progress for {_seconds(working['silent_s'])}"
+        yield "runtime", f"{working['doing']}, without progress for {seconds(working['silent_s'])}"
     if block := answer.get("block"):
         yield "block", _block(block)
     if line := answer.get("plan"):
@@ -150,10 +115,10 @@ def _leader(leader: Mapping[str, Any] | None) -> str:
 def _block(block: Mapping[str, Any]) -> str:
     text = f"layers [{block['lo']}, {block['hi']}) {block['state']}"
     if block["state"] == "loading" and block.get("total"):
-        text += f", {_size(block['loaded'])} of {_size(block['total'])}"
+        text += f", {size(block['loaded'])} of {size(block['total'])}"
     if "tensors" in block:
         text += (
-            f", {block['tensors']} tensors, {_size(block['weight_bytes'])}; {_size(block['bytes_read'])} read"
+            f", {block['tensors']} tensors, {size(block['weight_bytes'])}; {size(block['bytes_read'])} read"
         )
     if foreign := block.get("foreign_layers"):
         text += f"; holds foreign layers {foreign}"
@@ -166,30 +131,34 @@ def _peer_row(peer: Mapping[str, Any]) -> Sequence[str]:
         short_peer(peer["peer"]) + (" (this host)" if peer["me"] else ""),
         peer["state"],
         "-" if peer["me"] else peer["connection"],
-        _milliseconds(peer.get("rtt_ms")),
-        _size(peer.get("memory_limit")),
-        _size(peer.get("memory_free")),
-        _milliseconds(peer.get("layer_ms")),
+        milliseconds(peer.get("rtt_ms")),
+        size(peer.get("memory_limit")),
+        size(peer.get("memory_free")),
+        milliseconds(peer.get("layer_ms")),
         peer.get("block") or "-",
         peer.get("version") or "-",
-        "-" if heard is None or peer["me"] else f"{_seconds(heard)} ago",
+        "-" if heard is None or peer["me"] else f"{seconds(heard)} ago",
         peer.get("note") or "",
     )
 
 
-def _text(value: object) -> Text:
+def text(value: object) -> Text:
+    """Return a cell that is never read as markup."""
     return Text(printable(str(value)))
 
 
-def _size(count: int | None) -> str:
+def size(count: int | None) -> str:
+    """Return bytes for people."""
     return "-" if not count else ByteSize(count).human_readable(separator=" ")
 
 
-def _milliseconds(value: float | None) -> str:
+def milliseconds(value: float | None) -> str:
+    """Return milliseconds for people."""
     return "-" if value is None else f"{value:.2f} ms"
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
+    """Return a duration for people."""
     if value < 120:
         return f"{value:.0f} s"
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"

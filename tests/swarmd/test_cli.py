@@ -52,12 +52,22 @@ PLAN: Message = {
     "term": 7,
     "leader": PEERS[1],
     "ring": [
-        {"peer": PEERS[0], "lo": 0, "hi": 3, "memory_bytes": 1 << 20, "memory_limit": 2 << 20, "compute_ns": 2_500_000, "hop_us": 350},
-        {"peer": PEERS[1], "lo": 3, "hi": 8, "memory_bytes": 3 << 20, "memory_limit": 4 << 20, "compute_ns": 4_000_000, "hop_us": 410},
+        {"peer": PEERS[0], "lo": 0, "hi": 3, "memory_bytes": 1 << 20, "memory_limit": 2 << 20, "load_bytes": 1 << 19, "compute_ns": 2_500_000, "hop_us": 350, "wire_ns": 1000, "overhead_ns": 2000},
+        {"peer": PEERS[1], "lo": 3, "hi": 8, "memory_bytes": 3 << 20, "memory_limit": 4 << 20, "load_bytes": 0, "compute_ns": 4_000_000, "hop_us": 410, "wire_ns": 1000, "overhead_ns": 2000},
     ],
-    "left_out": [[PEERS[2], "its memory holds no layer"]],
+    "left_out": [{"peer": PEERS[2], "reason": "its memory holds no layer"}],
+    "objective": {"kind": "tok_s", "prompt_tokens": 512},
+    "context": 1024,
+    "sessions": 4,
+    "drafter": "",
+    "frame_width": 1,
+    "frames_in_flight": 1,
     "circuit_ns": 80_000_000,
+    "bottleneck_ns": 4_000_000,
     "millitok_s": 12_500,
+    "aggregate_millitok_s": 50_000,
+    "load_ns": 0,
+    "ttft_ns": 1_250_000_000,
 }  # fmt: skip
 PEER_ROW: Message = {
     "peer": PEERS[1],
@@ -376,7 +386,10 @@ def test_plan_shows_the_ring_and_who_was_left_out(
 ) -> None:
     assert run(["ctl", "plan"]) == ExitStatus.OK
     out = capsys.readouterr().out
-    for told in ("[0, 3)", "[3, 8)", "0.35 ms", "predicted 12.5 tok/s", "its memory holds no layer"):
+    for told in (
+        *("[0, 3)", "[3, 8)", "0.70 ms", "4 %", "T 80.00 ms, τ 4.00 ms", "predicted 12.5 tok/s"),
+        *("50.0 tok/s of 4 sessions", "1.2 s to the first token", "…NHBox4", "its memory holds no layer"),
+    ):
         assert told in out
 
 

@@ -136,11 +136,13 @@ class Engine:
         await self._in_thread("closing a session", lambda: self._loaded().close_session(session))
 
     async def forward(self, frames: Sequence[FrameInput]) -> tuple[list[FrameOutput], int]:
-        """Compute frames; returns what came of them, and the nanoseconds that the runtime took."""
+        """Compute frames; returns what came of each, and the nanoseconds that the runtime took."""
 
         def work() -> tuple[list[FrameOutput], int]:
             began = time.perf_counter_ns()
             outputs = self._loaded().forward(frames)
+            if len(outputs) != len(frames):
+                raise RuntimeFailure(f"the runtime gave {len(outputs)} results for {len(frames)} frames")
             return outputs, time.perf_counter_ns() - began
 
         return await self._in_thread("computing a frame", work)

@@ -1,19 +1,21 @@
 """StageRunner: serves one block in one ring: the shell around ring.stage.
 
-Frames come in from the upstream edge (at the head: from the coordinator), are computed by the engine one after the other,
-and go out on the downstream edge (from the tail: to the coordinator). When an edge is lost, the ring is: both neighbours
+Frames come in from the upstream edge (at the head: from the coordinator), are computed by the engine, those of different
+sessions together, and go out on the downstream edge (from the tail: to the coordinator). When an edge is lost, the ring is: both neighbours
 and the coordinator are told which host is to blame, and the member is told that its ring is broken.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import structlog
 import trio
 
-from ring.frame import ErrorFrame, Frame, WireTensor
+from ring.batch import take_batch
+from ring.frame import DataFrame, ErrorFrame, Frame, WireTensor
 from ring.identity import PeerId
 from ring.plan import Plan
 from ring.stage import Action, Close, Compute, Drop, Forward, Open, StageLimits, StageRole, StageTable
@@ -64,8 +66,8 @@ class StageRunner:
         self.deliver: Callable[[Frame], None] = _nobody_waits
         self._on_sessions = on_sessions
         self._on_broken = on_broken
-        room = _INBOX_PER_SESSION * (plan.body.sessions + 1)
-        self._inbox, self._frames = trio.open_memory_channel[Frame](room)
+        self._room = _INBOX_PER_SESSION * (plan.body.sessions + 1)
+        self._inbox, self._frames = trio.open_memory_channel[Frame](self._room)
         self._upstream: Channel | None = None
         self._downstream: Channel | None = None
         self._scope = trio.CancelScope()
@@ -168,8 +170,19 @@ class StageRunner:
                 await self._stopped.wait()
 
     async def _compute_frames(self) -> None:
-        async for frame in self._frames:
-            await self._carry_out(self._table.receive(frame, trio.current_time()))
+        waiting: deque[Frame] = deque()
+        while True:
+            if not waiting:
+                waiting.append(await self._frames.receive())
+            try:
+                while len(waiting) < self._room:
+                    waiting.append(self._frames.receive_nowait())
+            except trio.WouldBlock:
+                pass  # all that has come is here
+            actions: list[Action] = []
+            for frame in take_batch(waiting):
+                actions += self._table.receive(frame, trio.current_time())
+            await self._carry_out(actions)
 
     async def _tick(self) -> None:
         while True:
@@ -177,18 +190,21 @@ class StageRunner:
             await self._carry_out(self._table.tick(trio.current_time()))
 
     async def _carry_out(self, actions: Sequence[Action]) -> None:
+        """Carry out what is quick, in order, then compute all frames together: they are of different sessions."""
+        computes: list[Compute] = []
         for action in actions:
             match action:
                 case Open(session=session):
                     await self._open(session)
                 case Compute():
-                    await self._compute(action)
+                    computes.append(action)
                 case Forward(frame=frame):
                     await self._send_on(frame)
                 case Close(session=session):
                     await self._close_session(session)
                 case Drop(session=session, reason=reason):
                     self._log.debug("frame_dropped", session=session, reason=reason)
+        await self._compute(computes)
         self._on_sessions(len(self._table.sessions()))
 
     async def _open(self, session: str) -> None:
@@ -203,21 +219,29 @@ class StageRunner:
         except RuntimeFailure as error:
             self._log.warning("session_not_closed", session=session, code=error.code, reason=str(error))
 
-    async def _compute(self, action: Compute) -> None:
-        if not self._table.stands(action):
+    async def _compute(self, computes: Sequence[Compute]) -> None:
+        """Compute frames in one call; if that fails, each in its own, so that only the sessions at fault fail."""
+        standing = [compute for compute in computes if self._table.stands(compute)]
+        if not standing:
             return
-        frame = action.frame
-        activation = tuple(None if t is None else Tensor(*t) for t in frame.tensors) or None
-        work = FrameInput(frame.session, frame.position, frame.tokens, activation)
         began = time.perf_counter_ns()
         try:
-            (output,), spent = await self._engine.forward([work])
+            outputs, spent = await self._engine.forward([_input_of(compute.frame) for compute in standing])
         except RuntimeFailure as error:
-            await self._carry_out(self._table.failed(frame.session, error.code, str(error)))
+            if len(standing) > 1:
+                self._log.info("batch_failed", frames=len(standing), code=error.code, reason=str(error))
+                for compute in standing:
+                    await self._compute([compute])
+            else:
+                session = standing[0].frame.session
+                await self._carry_out(self._table.failed(session, error.code, str(error)))
             return
-        made = _for_the_wire(output.activation)
-        actions = self._table.computed(action, made, output.tokens, trio.current_time())
-        self._learn(frame.width, spent, time.perf_counter_ns() - began - spent)
+        actions: list[Action] = []
+        for compute, output in zip(standing, outputs, strict=True):
+            made = _for_the_wire(output.activation)
+            actions += self._table.computed(compute, made, output.tokens, trio.current_time())
+        if len(standing) == 1:  # what a frame costs in company is no measure of what it costs
+            self._learn(standing[0].frame.width, spent, time.perf_counter_ns() - began - spent)
         await self._carry_out(actions)
 
     def _learn(self, width: int, compute_ns: int, overhead_ns: int) -> None:
@@ -284,6 +308,11 @@ class StageRunner:
         finally:
             self._on_sessions(0)
             self._stopped.set()
+
+
+def _input_of(frame: DataFrame) -> FrameInput:
+    activation = tuple(None if t is None else Tensor(*t) for t in frame.tensors) or None
+    return FrameInput(frame.session, frame.position, frame.tokens, activation)
 
 
 def _for_the_wire(activation: Activation | None) -> tuple[WireTensor | None, ...] | None:

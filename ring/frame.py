@@ -109,9 +109,18 @@ class VerifiedFrame:
 
 @dataclass(frozen=True, slots=True)
 class FinishFrame:
-    """Ends a session that went well: each stage appends its receipt, passes the frame on and frees the session."""
+    """Ends a session that went well: each stage appends its receipt, passes the frame on and frees the session.
+
+    Attributes:
+        session: the session.
+        epoch, position: a last fence: what was computed in earlier epochs at or behind the position does not count.
+        receipts: those of the stages that the frame has passed.
+
+    """
 
     session: str
+    epoch: int
+    position: int
     receipts: tuple[Receipt, ...]
 
 
@@ -293,6 +302,8 @@ def _read_verified(raw: dict[str, object], _body: memoryview) -> VerifiedFrame:
 def _read_finish(raw: dict[str, object], _body: memoryview) -> FinishFrame:
     return FinishFrame(
         session=as_id("session", required(raw, "session")),
+        epoch=as_count("epoch", required(raw, "epoch")),
+        position=as_count("position", required(raw, "position")),
         receipts=as_receipts("receipts", required(raw, "receipts")),
     )
 

@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple
 
 from ring.frame import one_line
 from ring.identity import PeerId, public_key_of
 from ring.receipt_check import Block, ReceiptError, verify_receipts
 from ring.receipts import Job, Receipt, TokenFrame
 from ring.session import FinishReason
+from ring.session_stats import SpeculationStats
 
 PROTOCOL: Final = "/swarmd/generate/1"
+
+Draft = Literal["auto", "ngram", "none"]
+DRAFTS: Final[tuple[Draft, ...]] = ("auto", "ngram", "none")
 
 ERRORS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -92,6 +96,7 @@ class GenerateRequest:
         messages: a conversation, to be put through the model's chat template.
         tokens: token ids to continue.
         nonce: what the receipts must carry, so that the client knows them to be fresh; "" lets the coordinator choose.
+        draft: whether and by what to speculate (see ring.drafter): "auto" leaves it to the coordinator.
         forwarded: whether a daemon has passed the request on to the coordinator; it is passed on once at most.
 
     """
@@ -103,6 +108,7 @@ class GenerateRequest:
     tokens: tuple[int, ...] | None = None
     nonce: str = ""
     forwarded: bool = False
+    draft: Draft = "auto"
 
     def to_map(self) -> dict[str, object]:
         """Return the request as it crosses the wire; absent alternatives are left out."""
@@ -119,6 +125,8 @@ class GenerateRequest:
             fields["tokens"] = list(self.tokens)
         if self.nonce:
             fields["nonce"] = self.nonce
+        if self.draft != "auto":
+            fields["draft"] = self.draft
         return fields
 
 
@@ -177,6 +185,8 @@ class Done:
         frames: token ids into the head and out of the tail, in order; they bind the receipts to the tokens.
         receipts: as collected, `shard-receipt/1`.
         ttft_us, total_us: microseconds from the start of the session to its first token and to its end.
+        traversals: answers of the tail that committed tokens.
+        speculation: how drafting went.
 
     """
 
@@ -192,6 +202,8 @@ class Done:
     receipts: tuple[Receipt, ...]
     ttft_us: int
     total_us: int
+    traversals: int
+    speculation: SpeculationStats
 
     def to_map(self) -> dict[str, object]:
         """Return the event as it crosses the wire."""
@@ -207,6 +219,7 @@ class Done:
             "frames": _frames_map(self.frames),
             "receipts": list(self.receipts),
             "timing": {"ttft_us": self.ttft_us, "total_us": self.total_us},
+            "speculation": {"traversals": self.traversals, **self.speculation.to_map()},
         }
 
 
@@ -253,14 +266,19 @@ def verify_done(prompt: Sequence[int] | None, tokens: Sequence[int], done: Done,
 
 
 def _check_tokens(prompt: Sequence[int] | None, tokens: tuple[int, ...], done: Done) -> None:
-    """Check that the frames went through prompt and tokens from first to last but one, and chose each token."""
+    """Check that the frames that stand went through prompt and tokens from first to last but one, and chose each token.
+
+    A frame may begin inside the one before it: what that one had guessed from there on is then not counted.
+    """
     inputs: list[int] = []
     chosen: list[int] = []
+    begun = -1
     for frame in done.frames:
-        if frame.position != len(inputs):
+        if not begun < frame.position <= len(inputs):
             raise ReceiptError("tokens", f"a frame starts at {frame.position}, but {len(inputs)} comes next")
-        inputs += frame.tokens
-        chosen += frame.chosen
+        begun = frame.position
+        inputs[begun:] = frame.tokens
+        chosen[begun:] = frame.chosen
     asked = tuple(inputs[: done.prompt_tokens]) if prompt is None else tuple(prompt)
     if len(asked) != done.prompt_tokens or len(tokens) != done.completion_tokens or not tokens:
         raise ReceiptError(
@@ -268,9 +286,10 @@ def _check_tokens(prompt: Sequence[int] | None, tokens: tuple[int, ...], done: D
             f"done counts {done.prompt_tokens} and {done.completion_tokens} tokens, "
             f"but prompt and answer have {len(asked)} and {len(tokens)}",
         )
-    if tuple(inputs) != (asked + tokens)[:-1]:
+    fed = (asked + tokens)[:-1]
+    if begun >= len(fed) or tuple(inputs[: len(fed)]) != fed:
         raise ReceiptError("tokens", "the frames did not carry the prompt and the tokens received")
-    if tuple(chosen[len(asked) - 1 :]) != tokens:
+    if tuple(chosen[len(asked) - 1 : len(fed)]) != tokens:
         raise ReceiptError("tokens", "the tail did not choose the tokens received")
 
 

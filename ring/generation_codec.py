@@ -10,6 +10,7 @@ from typing import Any, Final
 from ring.fields import FieldError, as_choice, as_list, as_map, as_peer, as_text, pack, required, unpack_map
 from ring.frame import MAX_TEXT, MAX_WIDTH
 from ring.generation import (
+    DRAFTS,
     Assigned,
     ChatMessage,
     Done,
@@ -24,6 +25,7 @@ from ring.identity import PeerId
 from ring.ids import as_count, as_counts, as_id
 from ring.receipts import TokenFrame, as_receipts
 from ring.session import FinishReason
+from ring.session_stats import SpeculationStats, Tried
 
 MAX_REQUEST: Final = 4 << 20
 MAX_EVENT: Final = 16 << 20
@@ -33,6 +35,16 @@ MAX_TOKENS: Final = 1 << 20
 _MAX_NAME: Final = 256
 _MAX_ROLE: Final = 32
 _MAX_STAGES: Final = 256
+_MAX_BUCKETS: Final = 64
+_SPECULATION_COUNTS: Final = (
+    "drafted",
+    "judged",
+    "accepted",
+    "sent",
+    "wasted",
+    "mean_depth_milli",
+    "confidence_milli",
+)
 _REASONS: Final[tuple[FinishReason, ...]] = ("stop", "length")
 
 
@@ -111,6 +123,7 @@ def _read_request(raw: Mapping[str, object]) -> GenerateRequest:
         messages=_as_messages(value) if given == ["messages"] else None,
         tokens=as_counts("tokens", value, MAX_TOKENS) if given == ["tokens"] else None,
         nonce="" if nonce == "" else as_id("nonce", nonce),
+        draft=as_choice("draft", raw.get("draft", "auto"), DRAFTS),
         forwarded=_as_boolean("forwarded", raw.get("forwarded", False)),
     )
 
@@ -165,6 +178,7 @@ def _read_token(raw: Mapping[str, object]) -> TokenEvent:
 def _read_done(raw: Mapping[str, object]) -> Done:
     usage = as_map("usage", required(raw, "usage"))
     timing = as_map("timing", required(raw, "timing"))
+    speculation = as_map("speculation", required(raw, "speculation"))
     assignment = as_list("assignment", required(raw, "assignment"), _MAX_STAGES)
     return Done(
         job=as_id("job", required(raw, "job")),
@@ -179,7 +193,26 @@ def _read_done(raw: Mapping[str, object]) -> Done:
         receipts=as_receipts("receipts", required(raw, "receipts")),
         ttft_us=as_count("timing.ttft_us", required(timing, "ttft_us")),
         total_us=as_count("timing.total_us", required(timing, "total_us")),
+        traversals=as_count("speculation.traversals", required(speculation, "traversals")),
+        speculation=_as_speculation(speculation),
     )
+
+
+def _as_speculation(raw: Mapping[str, object]) -> SpeculationStats:
+    counts = {name: as_count(f"speculation.{name}", required(raw, name)) for name in _SPECULATION_COUNTS}
+    return SpeculationStats(
+        drafter=as_text("speculation.drafter", required(raw, "drafter"), _MAX_NAME),
+        by_depth=_as_tried("speculation.by_depth", required(raw, "by_depth")),
+        by_context=_as_tried("speculation.by_context", required(raw, "by_context")),
+        **counts,
+    )
+
+
+def _as_tried(name: str, value: object) -> tuple[Tried, ...]:
+    rows = [as_counts(f"{name}[{i}]", row, 3) for i, row in enumerate(as_list(name, value, _MAX_BUCKETS))]
+    if any(len(row) != 3 for row in rows):
+        raise FieldError(f"{name} has an entry that is not [at, judged, accepted]")
+    return tuple(Tried(*row) for row in rows)
 
 
 def _as_assigned(name: str, value: object) -> Assigned:

@@ -81,9 +81,13 @@ class ReceiptChain:
 
     def observe(self, position: int, inputs: Iterable[Buffer], outputs: Iterable[Buffer]) -> None:
         """Add a computed frame: its input and output bytes, each as parts that are hashed as if concatenated."""
+        self.rewind(position)
+        self._frames.append((position, _digest(inputs), _digest(outputs)))
+
+    def rewind(self, position: int) -> None:
+        """Discard the frames that start at or behind `position`."""
         while self._frames and self._frames[-1][0] >= position:
             self._frames.pop()
-        self._frames.append((position, _digest(inputs), _digest(outputs)))
 
     @property
     def in_root(self) -> str:

@@ -1,7 +1,8 @@
 """Session: the coordinator's side of one generation, without I/O: events in, actions out.
 
 States: opening → prefilling → decoding → finishing → done, and from each of the first four → failed. Prefill chunks are
-kept in flight up to a window; then every traversal carries the one token that the tail chose last (greedy decoding).
+kept in flight up to a window. Then frames carry the token committed last and what a drafter guesses to follow it; as
+many are under way as its guesses have earned. The answer that reveals a wrong guess starts a new epoch at once.
 docs/data-plane.md has the table of states and events.
 """
 
@@ -12,24 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal, NamedTuple
 
-from ring.frame import MAX_WIDTH, CloseFrame, DataFrame, FinishFrame, Frame, OpenFrame, one_line
+from ring.depth import DepthSchedule
+from ring.drafter import NoDrafter, TokenDrafter
+from ring.frame import CloseFrame, DataFrame, FinishFrame, Frame, OpenFrame, one_line
 from ring.receipts import Receipt, TokenFrame
+from ring.session_spec import SessionSpec
+from ring.session_stats import SessionStats, SpeculationTally
 
 FinishReason = Literal["stop", "length"]
-
-
-class PromptInvalid(ValueError):
-    """The prompt or a limit of the generation is not possible. Change what the text names and ask again."""
-
-    code: ClassVar[str] = "bad_request"
-
-
-class PromptTooLong(PromptInvalid):
-    """Prompt and one token do not fit into the context. Shorten the prompt or raise `model.context` on every host."""
-
-    code: ClassVar[str] = "context_exceeded"
 
 
 class State(Enum):
@@ -54,75 +47,6 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
     }
 )
 """Every state's possible next states."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSpec:
-    """What to generate, and within which bounds.
-
-    Attributes:
-        id: the session's id, also the job id of its receipts; unique for ever.
-        plan: id of the active plan.
-        nonce: what the receipts must carry.
-        prompt: token ids, each in [0, vocab).
-        max_tokens: most tokens to generate, at least 1; prompt and generated tokens together never exceed context.
-        eos: token ids that end the generation; the end token is committed too.
-        context: tokens per session that every stage has room for.
-        vocab: size of the vocabulary.
-        prefill_chunk: most prompt tokens in one frame.
-        window: most frames in flight.
-        progress_seconds: after so long without a new verified frame or the receipts the session fails as "stalled".
-
-    Raises:
-        PromptInvalid, PromptTooLong: named in the text.
-
-    """
-
-    id: str
-    plan: str
-    nonce: str
-    prompt: tuple[int, ...]
-    max_tokens: int
-    eos: frozenset[int]
-    context: int
-    vocab: int
-    prefill_chunk: int = 128
-    window: int = 8
-    progress_seconds: float = 30.0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.prefill_chunk <= MAX_WIDTH or self.window < 1:
-            raise ValueError(f"prefill_chunk {self.prefill_chunk} or window {self.window} is impossible")
-        if not self.prompt:
-            raise PromptInvalid("the prompt has no tokens: say something to continue from")
-        for index, token in enumerate(self.prompt):
-            if not 0 <= token < self.vocab:
-                raise PromptInvalid(
-                    f"prompt token {index} is {token}, not in [0, {self.vocab}) of this model"
-                )
-        if self.max_tokens < 1:
-            raise PromptInvalid(f"max_tokens is {self.max_tokens}, but must be at least 1")
-        if len(self.prompt) + 1 > self.context:
-            raise PromptTooLong(
-                f"the prompt has {len(self.prompt)} tokens, but at most {self.context - 1} leave room for an answer "
-                f"in a context of {self.context}: shorten it or raise `model.context`"
-            )
-
-    @property
-    def limit(self) -> int:
-        """Most tokens that can be generated: max_tokens, or what the context leaves."""
-        return min(self.max_tokens, self.context - len(self.prompt))
-
-
-@dataclass(frozen=True, slots=True)
-class SessionStats:
-    """What a session did. Times in microseconds from its start; ttft_us is 0 while no token is committed."""
-
-    prompt_tokens: int
-    tokens: int
-    frames: int
-    ttft_us: int
-    total_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +94,21 @@ class Failed:
 Action = Send | Commit | Finished | Failed
 
 
+class _Draft(NamedTuple):
+    """A guess that has not been judged. distance: how far beyond the last committed token it lay when it was made."""
+
+    token: int
+    distance: int
+
+
 class Session:
     """One generation. Every method returns the actions to carry out, in order; `now` is a monotonic clock in seconds.
 
     After Finished or Failed every event is ignored.
     """
 
-    def __init__(self, spec: SessionSpec, now: float) -> None:
-        """Make a session in state OPENING; nothing is sent before start()."""
+    def __init__(self, spec: SessionSpec, now: float, drafter: TokenDrafter | None = None) -> None:
+        """Make a session in state OPENING; nothing is sent before start(). Without a drafter it decodes plainly."""
         self.spec = spec
         self.state = State.OPENING
         self.epoch = 0
@@ -187,6 +118,11 @@ class Session:
         self._sent = 0
         self._in_flight: deque[DataFrame] = deque()
         self._frames: list[TokenFrame] = []
+        self._drafter: TokenDrafter = drafter or NoDrafter()
+        self._drafts: deque[_Draft] = deque()
+        self._schedule = DepthSchedule(spec.draft_tokens + 1, spec.window)
+        self._tally = SpeculationTally(self._drafter.name)
+        self._traversals = 0
         self._reason: FinishReason = "length"
 
     @property
@@ -209,6 +145,7 @@ class Session:
         self._progress = now
         self._enter(State.PREFILLING)
         spec = self.spec
+        self._drafter.extend(spec.prompt)
         opening = OpenFrame(spec.id, spec.plan, spec.nonce, len(spec.prompt), spec.limit)
         return [Send(opening), *self._send_waiting()]
 
@@ -261,40 +198,96 @@ class Session:
         )
 
     def _take(self, frame: DataFrame, chosen: tuple[int, ...], now: float) -> list[Action]:
+        """Commit what a frame's answer makes final; then fill the ring again, or end."""
         self._progress = now
         self._frames.append(TokenFrame(frame.position, frame.tokens or (), chosen))
-        if frame.position + frame.width < len(self._tokens):
+        known = len(self._tokens)
+        wrong = self._judge(chosen[known - frame.position - 1 :])
+        fresh = tuple(self._tokens[known:])
+        if not fresh:
             return self._send_waiting()
-        return self._commit(chosen[-1], now)
-
-    def _commit(self, token: int, now: float) -> list[Action]:
-        self._tokens.append(token)
         if self._first_token is None:
             self._first_token = now
-        commit = Commit((token,))
-        if token in self.spec.eos:
-            return [commit, *self._finish("stop")]
-        if len(self._tokens) == len(self.spec.prompt) + self.spec.limit:
-            return [commit, *self._finish("length")]
+        self._traversals += 1
+        self._drafter.extend(fresh)
+        if (reason := self._ended()) is not None:
+            return [Commit(fresh), *self._finish(reason)]
         if self.state is State.PREFILLING:
             self._enter(State.DECODING)
-        return [commit, *self._send_waiting()]
+        if wrong:
+            self._fence_off()
+        return [Commit(fresh), *self._send_waiting()]
+
+    def _judge(self, chosen: Sequence[int]) -> bool:
+        """Commit the model's choices up to the first that was drafted otherwise; return whether there is one."""
+        judged = accepted = 0
+        wrong = False
+        for token in chosen:
+            self._tokens.append(token)
+            if self._drafts:
+                draft = self._drafts.popleft()
+                wrong = draft.token != token
+                judged, accepted = judged + 1, accepted + (not wrong)
+                self._tally.judged(draft.distance, len(self._tokens) - 1, not wrong)
+            if wrong or self._ended() is not None:
+                break
+        self._schedule.judged(judged, accepted)
+        return wrong
+
+    def _ended(self) -> FinishReason | None:
+        if len(self._tokens) == len(self.spec.prompt):
+            return None
+        if self._tokens[-1] in self.spec.eos:
+            return "stop"
+        return "length" if len(self._tokens) == len(self.spec.prompt) + self.spec.limit else None
+
+    def _fence_off(self) -> None:
+        """Begin a new epoch at the token committed last: what is under way is worth nothing any more."""
+        self.epoch += 1
+        self._tally.wasted(len(self._in_flight))
+        self._in_flight.clear()
+        self._drafts.clear()
+        self._sent = len(self._tokens) - 1
 
     def _send_waiting(self) -> list[Action]:
-        """Send tokens that have not been sent, as wide as allowed, while the window has room."""
+        """Send prompt chunks as far as the window has room, or known and drafted tokens as far as the schedule has."""
         actions: list[Action] = []
-        while self._sent < len(self._tokens) and len(self._in_flight) < self.spec.window:
-            tokens = tuple(self._tokens[self._sent : self._sent + self.spec.prefill_chunk])
+        while tokens := self._next_tokens():
             frame = DataFrame(self.spec.id, self.epoch, self._sent, len(tokens), tokens, ())
             self._sent += len(tokens)
             self._in_flight.append(frame)
             actions.append(Send(frame))
         return actions
 
+    def _next_tokens(self) -> tuple[int, ...]:
+        under_way = len(self._in_flight)
+        if self.state is State.PREFILLING:
+            waiting = self._tokens[self._sent : self._sent + self.spec.prefill_chunk]
+            return tuple(waiting) if under_way < self.spec.window else ()
+        if under_way >= self._schedule.depth:
+            return ()
+        known = tuple(self._tokens[self._sent :])
+        tokens = (*known, *self._draft(self.spec.draft_tokens + 1 - len(known)))
+        if tokens:
+            self._tally.sent(len(tokens) - len(known), under_way + 1)
+        return tokens
+
+    def _draft(self, most: int) -> tuple[int, ...]:
+        """Guess tokens beyond all that is known and guessed; none that could only follow the last one allowed."""
+        pending = tuple(draft.token for draft in self._drafts)
+        known = len(self._tokens)
+        left = len(self.spec.prompt) + self.spec.limit - 1 - known - len(pending)
+        if min(most, left) < 1:
+            return ()
+        guessed = tuple(self._drafter.draft(pending, min(most, left)))
+        self._drafts.extend(_Draft(token, len(pending) + i) for i, token in enumerate(guessed, 1))
+        return guessed
+
     def _finish(self, reason: FinishReason) -> list[Action]:
         self._reason = reason
         self._enter(State.FINISHING)
-        return [Send(FinishFrame(self.spec.id, ()))]
+        self._fence_off()
+        return [Send(FinishFrame(self.spec.id, self.epoch, self._sent, ()))]
 
     def _fail(self, code: str, message: str, now: float, stage: str = "") -> list[Action]:
         opened = self.state is not State.OPENING
@@ -319,4 +312,6 @@ class Session:
             frames=len(self._frames),
             ttft_us=round((first - self._began) * 1e6),
             total_us=round((now - self._began) * 1e6),
+            traversals=self._traversals,
+            speculation=self._tally.stats(self._schedule.confidence),
         )

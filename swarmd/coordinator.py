@@ -7,10 +7,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
+from ring.drafter import NoDrafter
 from ring.frame import ErrorFrame, FinishFrame, Frame, VerifiedFrame
-from ring.generation import GenerateRequest
+from ring.generation import Draft, GenerateRequest
+from ring.ngram import NgramDrafter
 from ring.plan import Plan
-from ring.session import Action, Commit, Failed, Finished, PromptTooLong, Send, Session, SessionSpec
+from ring.session import Action, Commit, Failed, Finished, Send, Session
+from ring.session_spec import PromptTooLong, SessionSpec
 from ring.throughput import PREFILL_WIDTH
 from runtimes.tokenizer import Tokenizer
 
@@ -46,7 +49,7 @@ class Coordinator:
         """Return the token ids of a request's prompt; text is encoded in a thread, and only if it can fit.
 
         Raises:
-            ring.session.PromptTooLong, runtimes.tokenizer.TokenizerError: as named.
+            ring.session_spec.PromptTooLong, runtimes.tokenizer.TokenizerError: as named.
 
         """
         if request.tokens is not None:
@@ -71,7 +74,7 @@ class Coordinator:
         return self.tokenizer.encode_prompt(request.prompt or "")
 
     def spec(self, prompt: Sequence[int], max_tokens: int, nonce: str = "") -> SessionSpec:
-        """Check a request against the plan. Raises ring.session.PromptInvalid."""
+        """Check a request against the plan. Raises ring.session_spec.PromptInvalid."""
         return SessionSpec(
             id=secrets.token_hex(16),
             plan=self.plan.id,
@@ -85,11 +88,12 @@ class Coordinator:
             progress_seconds=self._progress_seconds,
         )
 
-    async def run(self, spec: SessionSpec, on_tokens: OnTokens) -> Finished | Failed:
-        """Run a session to its end; being cancelled closes it on all stages."""
+    async def run(self, spec: SessionSpec, on_tokens: OnTokens, draft: Draft) -> Finished | Failed:
+        """Run a session to its end, speculating as asked; being cancelled closes it on all stages."""
         answers, incoming = trio.open_memory_channel[Frame](_ANSWERS)
         self._answers[spec.id] = answers
-        session = Session(spec, trio.current_time())
+        drafter = NoDrafter() if draft == "none" else NgramDrafter()
+        session = Session(spec, trio.current_time(), drafter)
         try:
             return await self._drive(session, incoming, on_tokens)
         finally:

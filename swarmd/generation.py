@@ -31,7 +31,8 @@ from ring.generation_codec import (
     request_from_map,
 )
 from ring.plan import Plan
-from ring.session import Failed, PromptInvalid
+from ring.session import Failed
+from ring.session_spec import PromptInvalid
 from runtimes.tokenizer import ChatRefused, ChatTemplateMissing, TokenizerError
 from swarmd.control import Emit
 from swarmd.coordinator import Coordinator
@@ -208,7 +209,7 @@ async def _generate(coordinator: Coordinator, request: GenerateRequest, say: Say
     async def on_tokens(tokens: tuple[int, ...]) -> None:
         await say(TokenEvent(tokens, text.push(tokens)))
 
-    end = await coordinator.run(spec, on_tokens)
+    end = await coordinator.run(spec, on_tokens, request.draft)
     if isinstance(end, Failed):
         await say(ErrorEvent(end.code, end.message, end.stage))
         return
@@ -226,6 +227,8 @@ async def _generate(coordinator: Coordinator, request: GenerateRequest, say: Say
             receipts=end.receipts,
             ttft_us=end.stats.ttft_us,
             total_us=end.stats.total_us,
+            traversals=end.stats.traversals,
+            speculation=end.stats.speculation,
         )
     )
 
@@ -251,5 +254,7 @@ def _summary(tokens: list[int], done: Done, verified: int) -> dict[str, Any]:
         "receipts": len(done.receipts),
         "receipts_verified": verified,
         "ttft_s": done.ttft_us / 1e6,
+        "tokens_per_traversal": round(len(tokens) / max(1, done.traversals), 3),
+        "speculation": done.speculation.to_map(),
         "tok_s": round((len(tokens) - 1) / decoding, 3) if decoding > 0 and len(tokens) > 1 else None,
     }

@@ -18,7 +18,18 @@ from ring.batch import take_batch
 from ring.frame import DataFrame, ErrorFrame, Frame, WireTensor
 from ring.identity import PeerId
 from ring.plan import Plan
-from ring.stage import Action, Close, Compute, Drop, Forward, Open, StageLimits, StageRole, StageTable
+from ring.stage import (
+    Action,
+    Close,
+    Compute,
+    Drop,
+    Forward,
+    Open,
+    StageLimits,
+    StageRole,
+    StageTable,
+    overtaken,
+)
 from runtimes.base import Activation, FrameInput, RuntimeFailure, Tensor
 from swarmd.edges import EDGE_ENDS, EdgeRefused, EdgeRole, open_edge, receive_frame, ring_error, send_frame
 from swarmd.engine import Engine
@@ -26,7 +37,9 @@ from swarmd.learning import Learning
 from swarmd.net import Channel, NetError, Node
 from swarmd.state_dir import HostKey
 
-_INBOX_PER_SESSION = 16  # frames; more than a session keeps in flight, with its first and its last
+_INBOX_PER_SESSION = (
+    32  # frames; more than two epochs of a session keep in flight, with its first and its last
+)
 _TICK = 1.0  # s
 _LAST_WORDS_WITHIN = 1.0  # s
 
@@ -181,7 +194,10 @@ class StageRunner:
                 pass  # all that has come is here
             actions: list[Action] = []
             for frame in take_batch(waiting):
-                actions += self._table.receive(frame, trio.current_time())
+                if overtaken(frame, waiting):
+                    self._log.debug("frame_dropped", session=frame.session, reason="a later epoch has begun")
+                else:
+                    actions += self._table.receive(frame, trio.current_time())
             await self._carry_out(actions)
 
     async def _tick(self) -> None:

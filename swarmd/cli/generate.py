@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import trio
 import typer
 
+from ring.generation import Draft
 from swarmd import control
 from swarmd.cli.options import AsJson, ConfigFile, MaxTokens, Settings, load_configuration
 from swarmd.printable import printable
@@ -36,6 +37,8 @@ def generate(
     model: Annotated[
         str | None, typer.Option("--model", metavar="ID", help="Refuse if the swarm serves another model.")
     ] = None,
+    draft: Annotated[Draft, typer.Option("--draft", help="Who guesses tokens ahead.")] = "auto",
+    stats: Annotated[bool, typer.Option("--stats", help="Say how the speculation went.")] = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
     settings: Settings = None,
@@ -45,7 +48,7 @@ def generate(
     loaded = load_configuration(config, settings)
     ask = Question(
         loaded.state_dir / control.SOCKET_NAME,
-        {"max_tokens": max_tokens} | ({"model": model} if model else {}),
+        {"max_tokens": max_tokens, "draft": draft} | ({"model": model} if model else {}),
         loaded.config.plan.progress_timeout + _PATIENCE,
     )
     answer = trio.run(_generate, ask, text, chat, _say_nothing if as_json else _say)
@@ -54,6 +57,8 @@ def generate(
     else:
         print(flush=True)
         print(answer.summary(), file=sys.stderr)
+        if stats:
+            print("\n".join(answer.statistics()), file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,20 @@ class Answer:
         reason = self.done["finish_reason"]
         return f"{len(self.tokens)} tokens, {self.tok_s:.1f} tok/s, {receipts} ({reason})"
 
+    def statistics(self) -> list[str]:
+        """Return the lines that --stats adds."""
+        spec = self.final["speculation"]
+        lines = [
+            f"first token after {self.final['ttft_s']:.3f} s, {self.final['tokens_per_traversal']:.2f} tokens a traversal",
+            f"drafter {spec['drafter']}: {spec['accepted']} of {spec['judged']} drafts right, "
+            f"confidence {spec['confidence_milli'] / 1000:.2f}",
+            f"{spec['sent']} frames, {spec['wasted']} of them wasted, {spec['mean_depth_milli'] / 1000:.2f} under way on average",
+        ]
+        for name, what in (("by_depth", "draft"), ("by_context", "context from")):
+            rows = [f"{what} {at}: {accepted}/{judged}" for at, judged, accepted in spec[name]]
+            lines += [", ".join(rows)] if rows else []
+        return lines
+
     def as_json(self) -> dict[str, Any]:
         """Return the object that --json prints."""
         return {
@@ -111,6 +130,9 @@ class Answer:
             "finish_reason": self.done["finish_reason"],
             "usage": self.done["usage"],
             "tok_s": round(self.tok_s, 3),
+            "ttft_s": self.final["ttft_s"],
+            "tokens_per_traversal": self.final["tokens_per_traversal"],
+            "speculation": self.final["speculation"],
             "receipts_verified": self.final["receipts_verified"],
             "receipts": self.final["receipts"],
             "job": self.done["job"],

@@ -9,12 +9,14 @@ from itertools import pairwise
 
 from nacl.signing import SigningKey
 
+from ring.drafter import TokenDrafter
 from ring.frame import ErrorFrame, FinishFrame, Frame, VerifiedFrame, WireTensor, decode, encode
 from ring.generation import Assigned, Done
 from ring.identity import PeerId, peer_id_of
 from ring.session import Action as SessionAction
-from ring.session import Commit, Failed, Finished, Send, Session, SessionSpec
-from ring.stage import Action, Close, Compute, Forward, Open, StageLimits, StageRole, StageTable
+from ring.session import Commit, Failed, Finished, Send, Session
+from ring.session_spec import SessionSpec
+from ring.stage import Action, Close, Compute, Forward, Open, StageLimits, StageRole, StageTable, overtaken
 
 VOCAB = 13
 LAYERS = 6
@@ -114,12 +116,19 @@ class Stage:
 class SimulatedRing:
     """Stages joined by queues of encoded frames, a coordinator at both ends. edges[i] leads into stage i, the last one back."""
 
-    def __init__(self, blocks: Sequence[tuple[int, int]], spec: SessionSpec, sessions: int = 1) -> None:
+    def __init__(
+        self,
+        blocks: Sequence[tuple[int, int]],
+        spec: SessionSpec,
+        sessions: int = 1,
+        drafter: TokenDrafter | None = None,
+    ) -> None:
         limits = StageLimits(sessions=sessions, context=spec.context)
         self.stages = [Stage(index, lo, hi, limits) for index, (lo, hi) in enumerate(blocks)]
         self.edges: list[deque[bytes]] = [deque() for _ in range(len(blocks) + 1)]
-        self.session = Session(spec, 0.0)
+        self.session = Session(spec, 0.0, drafter)
         self.committed: list[int] = []
+        self.dropped = 0
         self.returned: list[Frame] = []
         self.end: Finished | Failed | None = None
         self.now = 0.0
@@ -145,6 +154,9 @@ class SimulatedRing:
         if edge == len(self.stages):
             self.returned.append(frame)
             self.act(self.answer(frame))
+            return
+        if overtaken(frame, map(decode, self.edges[edge])):
+            self.dropped += 1
             return
         for sent in self.stages[edge].receive(frame):
             self.push(edge + 1, sent)
@@ -186,6 +198,8 @@ class SimulatedRing:
             receipts=end.receipts,
             ttft_us=end.stats.ttft_us,
             total_us=end.stats.total_us,
+            traversals=end.stats.traversals,
+            speculation=end.stats.speculation,
         )
 
 

@@ -108,7 +108,7 @@ def _traffic(given_data: st.DataObject, session: str, *, head: bool) -> list[Fra
             epoch, position = epoch + 1, position - back
         frames.append(data(session, position, width, epoch=epoch, head=head))
         position += width
-    ends: list[Frame] = [FinishFrame(session, ()), CloseFrame(session, "enough")]
+    ends: list[Frame] = [FinishFrame(session, epoch + 1, position, ()), CloseFrame(session, "enough")]
     return [*frames, given_data.draw(st.sampled_from(ends))]
 
 

@@ -57,7 +57,7 @@ frames: st.SearchStrategy[Frame] = st.one_of(
     data_frames(),
     st.builds(OpenFrame, ids, ids, ids, st.integers(1, 2**53 - 1), st.integers(1, 2**53 - 1)),
     st.builds(VerifiedFrame, ids, counts, counts, st.lists(counts, min_size=1, max_size=20).map(tuple)),
-    st.builds(FinishFrame, ids, st.lists(flat, max_size=3).map(tuple)),
+    st.builds(FinishFrame, ids, counts, counts, st.lists(flat, max_size=3).map(tuple)),
     st.builds(CloseFrame, ids, texts),
     st.builds(ErrorFrame, st.just("") | ids, peers, ids, texts),
 )
@@ -180,8 +180,14 @@ def test_the_wire_form_is_the_documented_one() -> None:
             raw({"kind": "verified", "session": "s", "epoch": 0, "position": 0, "tokens": []}),
             "tokens is empty",
         ),
-        (raw({"kind": "finish", "session": "s", "receipts": [{"a": [1]}]}), r"receipts\[0\].a"),
-        (raw({"kind": "finish", "session": "s", "receipts": [{}] * 257}), "receipts has 257 entries"),
+        (
+            raw({"kind": "finish", "session": "s", "epoch": 1, "position": 2, "receipts": [{"a": [1]}]}),
+            r"receipts\[0\].a",
+        ),
+        (
+            raw({"kind": "finish", "session": "s", "epoch": 1, "position": 2, "receipts": [{}] * 257}),
+            "receipts has 257 entries",
+        ),
     ],
 )
 def test_a_bad_frame_is_refused_by_the_name_of_its_field(message: bytes, says: str) -> None:
@@ -214,7 +220,7 @@ def test_a_tensor_that_contradicts_itself_is_not_sent(tensor: WireTensor) -> Non
 def test_a_header_that_no_peer_would_take_is_not_sent() -> None:
     receipt: dict[str, str | int] = {"a": "x" * MAX_HEADER}
     with pytest.raises(FrameError, match="header has"):
-        encode(FinishFrame("s", (receipt,)))
+        encode(FinishFrame("s", 1, 2, (receipt,)))
 
 
 def test_a_message_of_an_exception_becomes_one_line() -> None:

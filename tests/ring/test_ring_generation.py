@@ -38,6 +38,7 @@ from ring.generation_codec import (
 )
 from ring.receipt_check import ReceiptError
 from ring.receipts import TokenFrame
+from ring.session_stats import SpeculationStats, Tried
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocols.md"
 
@@ -49,6 +50,10 @@ prose = st.text(max_size=100)
 names = st.text(st.characters(categories=["L", "N"]), max_size=20)
 peers = st.integers(0, 3).map(peer_of)
 receipts = st.lists(st.dictionaries(names, names | counts, max_size=6), max_size=3).map(tuple)
+
+
+tried = st.lists(st.builds(Tried, counts, counts, counts), max_size=3).map(tuple)
+speculation = st.builds(SpeculationStats, names, *[counts] * 7, tried, tried)
 
 
 @st.composite
@@ -70,6 +75,7 @@ def requests(draw: st.DrawFn) -> GenerateRequest:
         model=draw(names),
         max_tokens=draw(st.integers(1, 1 << 20)),
         nonce=draw(st.just("") | ids),
+        draft=draw(st.sampled_from(["auto", "ngram", "none"])),
         forwarded=draw(st.booleans()),
         **what,
     )
@@ -106,6 +112,8 @@ events: st.SearchStrategy[Event] = st.one_of(
         receipts=receipts,
         ttft_us=counts,
         total_us=counts,
+        traversals=counts,
+        speculation=speculation,
     ),
 )
 

@@ -14,13 +14,12 @@ from ring.session import (
     Commit,
     Failed,
     Finished,
-    PromptInvalid,
-    PromptTooLong,
     Send,
     Session,
-    SessionStats,
     State,
 )
+from ring.session_spec import PromptInvalid, PromptTooLong
+from ring.session_stats import SessionStats, SpeculationStats
 
 prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12)
 cuts = st.lists(st.integers(1, LAYERS - 1), max_size=LAYERS - 1)
@@ -137,7 +136,7 @@ def test_the_prompt_goes_out_in_chunks_up_to_the_window_and_then_as_room_comes()
 
 def test_an_end_token_ends_with_stop_even_where_max_tokens_is_reached() -> None:
     session = started(max_tokens=1, eos=frozenset({4}), prefill_chunk=3)
-    assert session.verified(0, 0, [9, 9, 4], 2.0) == [Commit((4,)), Send(FinishFrame("session-1", ()))]
+    assert session.verified(0, 0, [9, 9, 4], 2.0) == [Commit((4,)), Send(FinishFrame("session-1", 1, 3, ()))]
     (end,) = session.receipts([], 3.0)
     assert isinstance(end, Finished)
     assert end.reason == "stop"
@@ -165,7 +164,15 @@ def test_the_times_in_the_statistics_count_from_the_start() -> None:
     session.verified(0, 3, [9], 10.5)
     (end,) = session.receipts([], 10.75)
     assert isinstance(end, Finished)
-    assert end.stats == SessionStats(prompt_tokens=3, tokens=2, frames=2, ttft_us=250_000, total_us=750_000)
+    assert end.stats == SessionStats(
+        prompt_tokens=3,
+        tokens=2,
+        frames=2,
+        ttft_us=250_000,
+        total_us=750_000,
+        traversals=2,
+        speculation=SpeculationStats(sent=1, mean_depth_milli=1000, confidence_milli=900),
+    )
 
 
 def test_an_answer_of_a_past_position_is_ignored_and_is_no_progress() -> None:

@@ -10,7 +10,18 @@ from simulated_ring import LAYERS, key_of, packed, peer_of
 
 from ring.frame import CloseFrame, DataFrame, ErrorFrame, FinishFrame, Frame, OpenFrame, VerifiedFrame
 from ring.receipts import ReceiptChain, ids_bytes
-from ring.stage import Action, Close, Compute, Drop, Forward, Open, StageLimits, StageRole, StageTable
+from ring.stage import (
+    Action,
+    Close,
+    Compute,
+    Drop,
+    Forward,
+    Open,
+    StageLimits,
+    StageRole,
+    StageTable,
+    overtaken,
+)
 
 HEAD, MIDDLE, TAIL, WHOLE = (0, 2), (2, 4), (4, LAYERS), (0, LAYERS)
 
@@ -121,7 +132,9 @@ class FramesAtAStage(RuleBasedStateMachine):
 
     @rule(session=st.sampled_from("stuv"))
     def a_session_finishes(self, session: str) -> None:
-        self.receive(FinishFrame(session, ()))
+        held = self.table._held.get(session)
+        epoch, end = (held.epoch, held.computed) if held else (0, 0)
+        self.receive(FinishFrame(session, epoch + 1, end, ()))
 
     @rule(session=st.sampled_from("stuv"))
     def a_session_closes(self, session: str) -> None:
@@ -211,7 +224,7 @@ def test_a_stage_that_is_the_whole_ring_takes_ids_and_answers_with_ids() -> None
     table = opened(WHOLE)
     compute = compute_of(table.receive(data(0, 2, head=True), 0.0))
     assert table.computed(compute, None, [7, 8], 0.0) == [Forward(VerifiedFrame("s", 0, 0, (7, 8)))]
-    close, finish = table.receive(FinishFrame("s", ()), 0.0)
+    close, finish = table.receive(FinishFrame("s", 1, 2, ()), 0.0)
     assert close == Close("s")
     assert isinstance(finish, Forward)
     assert isinstance(finish.frame, FinishFrame)
@@ -229,7 +242,7 @@ def test_a_stage_that_is_the_whole_ring_takes_ids_and_answers_with_ids() -> None
 def test_receipts_of_earlier_stages_stay_in_the_finish_frame() -> None:
     table = opened()
     earlier: dict[str, str | int] = {"schema": "shard-receipt/1"}
-    _, finish = table.receive(FinishFrame("s", (earlier,)), 0.0)
+    _, finish = table.receive(FinishFrame("s", 1, 0, (earlier,)), 0.0)
     assert isinstance(finish, Forward)
     assert isinstance(finish.frame, FinishFrame)
     assert finish.frame.receipts[0] is earlier
@@ -304,15 +317,45 @@ def test_one_session_too_many_is_refused_and_harms_no_other() -> None:
     assert table.receive(opening("t"), 0.0)[-1] == Open("t")
 
 
-@pytest.mark.parametrize("frame", [data(0), FinishFrame("s", ())], ids=["data", "finish"])
+@pytest.mark.parametrize("frame", [data(0), FinishFrame("s", 1, 0, ())], ids=["data", "finish"])
 def test_a_session_that_is_not_open_is_named(frame: Frame) -> None:
     assert error_of(table_of().receive(frame, 0.0)).code == "session_unknown"
 
 
-def test_a_session_with_frames_to_compute_cannot_finish() -> None:
+@pytest.mark.parametrize(("epoch", "position"), [(0, 4), (1, 5)], ids=["no fence", "not computed"])
+def test_a_session_finishes_behind_its_epoch_and_within_what_is_computed(epoch: int, position: int) -> None:
     table = opened()
-    table.receive(data(0), 0.0)
-    assert error_of(table.receive(FinishFrame("s", ()), 0.0)).code == "frame_out_of_order"
+    table.computed(compute_of(table.receive(data(0, 4), 0.0)), (packed([1]),), None, 0.0)
+    table.receive(data(4), 0.0)
+    assert error_of(table.receive(FinishFrame("s", epoch, position, ()), 0.0)).code == "frame_out_of_order"
+
+
+def test_a_finish_fences_off_what_waits_and_what_was_computed_behind_it() -> None:
+    table = opened()
+    for position in (0, 4):
+        table.computed(compute_of(table.receive(data(position, 4), 0.0)), (packed([1]),), None, 0.0)
+    table.receive(data(8, 4), 0.0)
+    finish = table.receive(FinishFrame("s", 1, 3, ()), 0.0)[-1]
+    assert isinstance(finish, Forward)
+    assert isinstance(finish.frame, FinishFrame)
+    assert finish.frame.receipts[0]["n_chunks"] == 1
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [
+        ([], False),
+        ([data(4)], False),
+        ([data(2, epoch=1, session="t")], False),
+        ([data(2, epoch=1)], True),
+        ([data(4), FinishFrame("s", 1, 2, ())], True),
+        ([CloseFrame("s", "cancelled")], True),
+        ([CloseFrame("t", "cancelled")], False),
+    ],
+)
+def test_a_frame_is_overtaken_by_what_fences_off_its_session(later: list[Frame], expected: bool) -> None:
+    assert overtaken(data(0, 4), later) is expected
+    assert not overtaken(opening(), later)
 
 
 def test_a_close_frees_and_goes_on_to_the_tail() -> None:

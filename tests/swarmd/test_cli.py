@@ -19,6 +19,7 @@ import trio
 import typer
 
 from registry.keys import KeyFileError
+from ring.session_stats import SpeculationStats, Tried
 from swarmd.cli import generate as generate_module
 from swarmd.cli.app import app
 from swarmd.cli.run import run
@@ -144,7 +145,15 @@ class DaemonDouble:
                 "timing": {"ttft_us": 500_000, "total_us": 1_500_000},
             }
         )
-        return {"receipts_verified": 2, "receipts": 2}
+        return {
+            "receipts_verified": 2,
+            "receipts": 2,
+            "ttft_s": 0.5,
+            "tokens_per_traversal": 1.5,
+            "speculation": SpeculationStats(
+                "ngram", 8, 4, 3, 5, 2, 1600, 750, (Tried(1, 2, 1), Tried(2, 2, 2)), (Tried(0, 4, 3),)
+            ).to_map(),
+        }
 
     def run_in_thread(self) -> Iterator[DaemonDouble]:
         ready = threading.Event()
@@ -419,7 +428,9 @@ def test_generated_text_goes_to_stdout_and_the_account_to_stderr(
 
 def test_plain_continues_the_prompt_as_it_is(daemon: DaemonDouble) -> None:
     assert run(["generate", "Tell me", "--plain", "--model", "tale"]) == ExitStatus.OK
-    assert daemon.requests == [{"op": "generate", "prompt": "Tell me", "model": "tale", "max_tokens": 256}]
+    assert daemon.requests == [
+        {"op": "generate", "prompt": "Tell me", "model": "tale", "max_tokens": 256, "draft": "auto"}
+    ]
 
 
 def test_a_model_without_a_template_gets_the_plain_prompt_and_the_user_is_told(
@@ -444,6 +455,25 @@ def test_generate_json_is_one_object(daemon: DaemonDouble, capsys: pytest.Captur
     assert err == ""
     assert (answer["ok"], answer["text"], answer["tokens"]) == (True, "Once upon\n", [5, 6, 7])
     assert (answer["receipts_verified"], answer["receipts"], answer["tok_s"]) == (2, 2, 2.0)
+
+
+def test_generate_says_how_the_speculation_went(
+    daemon: DaemonDouble, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["generate", "Tell me", "--stats", "--draft", "ngram"]) == ExitStatus.OK
+    assert daemon.requests[-1]["draft"] == "ngram"
+    assert capsys.readouterr().err.splitlines()[-5:] == [
+        "first token after 0.500 s, 1.50 tokens a traversal",
+        "drafter ngram: 3 of 4 drafts right, confidence 0.75",
+        "5 frames, 2 of them wasted, 1.60 under way on average",
+        "draft 1: 1/2, draft 2: 2/2",
+        "context from 0: 3/4",
+    ]
+
+
+def test_a_drafter_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", "hi", "--draft", "foo"]) == ExitStatus.USAGE
+    assert "foo" in capsys.readouterr().err
 
 
 def test_a_generation_that_fails_in_the_swarm_is_a_plain_failure(

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from ring.depth import DepthSchedule
+from ring.draft_switch import DraftSwitch
 from ring.drafter import NoDrafter, TokenDrafter
 from ring.frame import CloseFrame, DataFrame, FinishFrame, Frame, OpenFrame, one_line
 from ring.receipts import Receipt, TokenFrame
@@ -122,6 +123,9 @@ class Session:
         self._drafts: deque[_Draft] = deque()
         self._schedule = DepthSchedule(spec.draft_tokens + 1, spec.window)
         self._tally = SpeculationTally(self._drafter.name)
+        self._switch = DraftSwitch()
+        self._unsent: tuple[int, ...] = ()  # what the drafter would have guessed, had it been on
+        self._answered = now
         self._traversals = 0
         self._reason: FinishReason = "length"
 
@@ -200,6 +204,7 @@ class Session:
     def _take(self, frame: DataFrame, chosen: tuple[int, ...], now: float) -> list[Action]:
         """Commit what a frame's answer makes final; then fill the ring again, or end."""
         self._progress = now
+        seconds, self._answered = now - self._answered, now
         self._frames.append(TokenFrame(frame.position, frame.tokens or (), chosen))
         known = len(self._tokens)
         wrong = self._judge(chosen[known - frame.position - 1 :])
@@ -212,8 +217,13 @@ class Session:
         self._drafter.extend(fresh)
         if (reason := self._ended()) is not None:
             return [Commit(fresh), *self._finish(reason)]
+        if self._unsent:
+            self._schedule.judged(1, self._unsent[0] == fresh[0])
+            self._unsent = ()
         if self.state is State.PREFILLING:
             self._enter(State.DECODING)
+        else:
+            self._switch.answered(frame.width > 1 or wrong, len(fresh), seconds, self._schedule.confidence)
         if wrong:
             self._fence_off()
         return [Commit(fresh), *self._send_waiting()]
@@ -278,6 +288,9 @@ class Session:
         known = len(self._tokens)
         left = len(self.spec.prompt) + self.spec.limit - 1 - known - len(pending)
         if min(most, left) < 1:
+            return ()
+        if not self._switch.on:
+            self._unsent = () if pending else tuple(self._drafter.draft((), 1))
             return ()
         guessed = tuple(self._drafter.draft(pending, min(most, left)))
         self._drafts.extend(_Draft(token, len(pending) + i) for i, token in enumerate(guessed, 1))

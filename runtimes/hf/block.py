@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from runtimes.base import LoadProgress, ModelSource
+from runtimes.base import LoadProgress, ModelSource, UnsupportedModel
 from runtimes.hf.cache import BlockCache
 from runtimes.hf.checkpoint import Checkpoint
 from runtimes.hf.loading import hollow_out, initialize_weights, is_hollow, load_weights
@@ -175,6 +175,10 @@ class Block:
         """Find out whether a frame that continues a recurrent state gives what its tokens give one by one.
 
         It does not for every architecture (Jamba in transformers 5.24 begins anew); those are computed token by token.
+
+        Raises:
+            UnsupportedModel: sessions side by side disturb each other.
+
         """
         width, first = 6, 2
         if self.new_cache(width).trail is None:
@@ -183,15 +187,23 @@ class Block:
         ids = torch.randint(self.vocab_size, (1, width), generator=generator).to(self.device)
         state = None if self.takes is None else self.takes.random(width, generator, self.device)
 
-        def run(widths: Sequence[int]) -> torch.Tensor:
+        def run(widths: Sequence[int], beside: BlockCache | None = None) -> torch.Tensor:
             cache, outputs = self.new_cache(width), []
             for size in widths:
                 part = slice(cache.length, cache.length + size)
                 given = ids[:, part] if self.takes_ids else None
                 outputs.append(self.run(given, part_of(state, part), size, cache))
+                if beside is not None:
+                    self.run(given, part_of(state, part), size, beside)
             return first_tensor(_joined(outputs)).float()
 
         one_by_one, chunked = run([1] * width), run([first, width - first])
+        beside = self.new_cache(width + 1)
+        self.run(ids[:, :1] if self.takes_ids else None, part_of(state, slice(0, 1)), 1, beside)
+        if not torch.equal(run([1] * width, beside), one_by_one):
+            raise UnsupportedModel(
+                f"{type(self.skeleton.model).__name__} keeps its past in the model itself: sessions would disturb each other"
+            )
         scale = float(one_by_one.abs().max())
         off = float((one_by_one - chunked).abs().max())
         self.token_wise = not off <= (1e-3 if self.skeleton.dtype.itemsize > 2 else 5e-2) * scale

@@ -9,6 +9,7 @@ import pytest
 from model_catalogue import DIFFERENT_IN_KIND, LAYERS, config_of, make_checkpoint
 from model_check import LIMITS, check
 from runtimes_ring import Ring, ignore
+from transformers import AutoConfig
 
 from runtimes.base import CheckpointError, FrameOutOfOrder, ModelSource, RuntimeFailure, UnsupportedModel
 from runtimes.hf import HfRuntime
@@ -37,6 +38,19 @@ def test_a_model_with_a_cache_of_its_own_is_refused_by_name(tmp_path: Path) -> N
     source = make_checkpoint(config_of("minimax"), tmp_path)
     with pytest.raises(UnsupportedModel, match="MiniMax"):
         HfRuntime().load(source, 0, 1, LIMITS, ignore)
+
+
+def test_a_model_that_keeps_its_past_in_itself_is_refused_by_name(tmp_path: Path) -> None:
+    small = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "head_dim": 16,
+        "lru_width": 64,
+    }
+    config = AutoConfig.for_model("recurrent_gemma", vocab_size=384, num_hidden_layers=LAYERS, **small)
+    with pytest.raises(UnsupportedModel, match="disturb each other"):
+        HfRuntime().load(make_checkpoint(config, tmp_path), 0, 1, LIMITS, ignore)
 
 
 def test_layers_that_share_keys_and_values_stay_together(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 from runtimes.base import LoadProgress, ModelSource, UnsupportedModel
 from runtimes.hf.cache import BlockCache
 from runtimes.hf.checkpoint import Checkpoint
+from runtimes.hf.device import refuses_memory
 from runtimes.hf.loading import hollow_out, initialize_weights, is_hollow, load_weights
 from runtimes.hf.packing import ATTENTION, PackedCache, can_pack, packed, spans
 from runtimes.hf.profile import Profile
@@ -197,12 +198,21 @@ class Block:
                     self.run(given, part_of(state, part), size, beside)
             return first_tensor(_joined(outputs)).float()
 
-        one_by_one, chunked = run([1] * width), run([first, width - first])
         beside = self.new_cache(width + 1)
-        self.run(ids[:, :1] if self.takes_ids else None, part_of(state, slice(0, 1)), 1, beside)
-        if not torch.equal(run([1] * width, beside), one_by_one):
+        name = type(self.skeleton.model).__name__
+        try:
+            one_by_one, chunked = run([1] * width), run([first, width - first])
+            self.run(ids[:, :1] if self.takes_ids else None, part_of(state, slice(0, 1)), 1, beside)
+            undisturbed = torch.equal(run([1] * width, beside), one_by_one)
+        except Exception as error:
+            if refuses_memory(error):
+                raise
             raise UnsupportedModel(
-                f"{type(self.skeleton.model).__name__} keeps its past in the model itself: sessions would disturb each other"
+                f"{name} does not run in pieces: {type(error).__name__}: {error}"
+            ) from error
+        if not undisturbed:
+            raise UnsupportedModel(
+                f"{name} keeps its past in the model itself: sessions would disturb each other"
             )
         scale = float(one_by_one.abs().max())
         off = float((one_by_one - chunked).abs().max())

@@ -71,6 +71,12 @@ def release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
+def refuses_memory(error: Exception) -> bool:
+    """Return whether an error says that the device or the host has no memory left."""
+    # The text is all that torch's CPU allocator says of itself.
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
 @contextmanager
 def out_of_memory(doing: str) -> Iterator[None]:
     """Turn the device's refusal of memory into ours."""

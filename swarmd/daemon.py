@@ -36,6 +36,7 @@ from swarmd.plans import Plans
 from swarmd.rtt import RttMeter
 from swarmd.serving import Serving
 from swarmd.state_dir import HostKey, StateDir, StateDirError
+from swarmd.uplink import UplinkMeter
 from swarmd.view import SwarmView
 from swarmd.watchdog import watch_runtime
 from swarmd.what_ifs import WhatIfs
@@ -91,6 +92,7 @@ class Daemon:
         self._perf = PerfStore(state.path / PERF_FILE, self._activity)
         self._learning = Learning(key.peer, self._perf, self._facts)
         self._meter = RttMeter(node, self._learning.saw_rtt)
+        self._uplink = UplinkMeter(node, self._view, self._facts, self._meter, self._learning.saw_uplink)
         self._engine = Engine(
             source,
             row.adapter,
@@ -137,6 +139,7 @@ class Daemon:
         async with trio.open_nursery() as nursery:
             for service in (
                 self._perf.run,
+                self._uplink.run,
                 self._view.run,
                 self._serving.run,
                 self._member.run,

@@ -46,6 +46,11 @@ class Learning:
         """Take in a round trip in microseconds."""
         self._store.book.saw_rtt(self._peer, there, us)
 
+    def saw_uplink(self, bytes_per_second: int) -> None:
+        """Take in how fast this host was seen to send."""
+        self._store.book.saw_uplink(self._peer, bytes_per_second)
+        self._announce()
+
     def computed(self, *, layers: int, width: int, tail: bool, ns: int) -> None:
         """Take in a frame: so many layers computed `width` tokens in `ns` nanoseconds, at the tail with their choice."""
         if not self._widths or (tail and width > 1):
@@ -91,6 +96,7 @@ class Learning:
         facts.update(
             layer_ns=tuple((width, steady(said.get(width, 0), ns)) for width, ns in self._known_layers()),
             tail_ns=steady(facts.tail_ns, self._tail_ns),
+            uplink=steady(facts.uplink, book.uplink(self._peer)),
             overhead_ns=steady(facts.overhead_ns, book.overhead_ns(self._peer)),
         )
 

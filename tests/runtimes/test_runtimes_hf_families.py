@@ -50,7 +50,7 @@ def test_a_model_that_keeps_its_past_in_itself_is_refused_by_name(tmp_path: Path
     }
     config = AutoConfig.for_model("recurrent_gemma", vocab_size=384, num_hidden_layers=LAYERS, **small)
     with pytest.raises(
-        UnsupportedModel, match="RecurrentGemmaForCausalLM (keeps its past in|does not run in pieces)"
+        UnsupportedModel, match=r"RecurrentGemmaForCausalLM (keeps its past in|does not run in pieces)"
     ):
         HfRuntime().load(make_checkpoint(config, tmp_path), 0, 1, LIMITS, ignore)
 

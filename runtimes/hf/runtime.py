@@ -82,6 +82,11 @@ class HfRuntime:
         """Whether every stage of the loaded model needs the frames' token ids."""
         return self._loaded is not None and self._loaded.needs_tokens
 
+    @property
+    def block(self) -> Block | None:
+        """The loaded block itself, for what looks inside: benches."""
+        return self._loaded.block if self._loaded else None
+
     def numerics(self) -> str:
         """Return what the loaded block's bits depend on, for people; "" without a block."""
         return str(self._loaded.numerics) if self._loaded else ""

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from swarmd import __version__
+from swarmd.cli.bench import bench
 from swarmd.cli.config import config_app
 from swarmd.cli.ctl import ctl_app
 from swarmd.cli.demo import demo
@@ -52,3 +53,4 @@ app.add_typer(ctl_app)
 app.add_typer(config_app)
 app.add_typer(models_app)
 app.command()(demo)
+app.command()(bench)

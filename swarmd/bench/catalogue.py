@@ -1,0 +1,39 @@
+"""The benches there are. Each imports what it measures only when it runs: torch takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from swarmd.bench.report import Report
+
+Tell = Callable[[str], None]
+"""Told, for people, what is being measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A bench: what it shows, and how to run it."""
+
+    summary: str
+    run: Callable[[Tell], Report]
+
+
+def _runtime(tell: Tell) -> Report:
+    from swarmd.bench.runtime import bench_runtime
+
+    return bench_runtime(tell)
+
+
+def _load(tell: Tell) -> Report:
+    from swarmd.bench.load import bench_load
+
+    return bench_load(tell)
+
+
+BENCHES = {
+    "runtime": Bench(
+        "a block's forward pass against transformers' own and against the bare matmuls", _runtime
+    ),
+    "load": Bench("what loading a quarter of a checkpoint reads, and takes of memory", _load),
+}

@@ -31,7 +31,14 @@ def _load(tell: Tell) -> Report:
     return bench_load(tell)
 
 
+def _plan(tell: Tell) -> Report:
+    from swarmd.bench.plan import bench_plan
+
+    return bench_plan(tell)
+
+
 BENCHES = {
+    "plan": Bench("the planner against brute force, a solver's bound, a simulation and churn", _plan),
     "runtime": Bench(
         "a block's forward pass against transformers' own and against the bare matmuls", _runtime
     ),

@@ -183,3 +183,29 @@ def test_a_limit_on_the_time_to_the_first_token_is_kept_wherever_it_can_be() -> 
         with pytest.raises(NoPlan, match=r"the quickest needs .* raise plan\.ttft_limit_seconds"):
             compute_ring(limited(wanted, (quickest // 1000 - 1) / 1e6))
     assert kept >= 20
+
+
+def test_fewer_layers_than_hosts_leave_hosts_out() -> None:
+    hosts = meshed([host(f"h{index}", 100, 10) for index in range(6)], 100)
+    plan = compute_ring(request(hosts, shape_of([100] * 3)))
+    assert [stage.hi - stage.lo for stage in plan.stages] == [1, 1, 1]
+    assert len(plan.left_out) == 3
+
+
+def test_prompts_that_wait_for_an_uplink_put_the_slow_one_at_the_tail() -> None:
+    """The tail sends tokens only, not hidden states."""
+    hosts = [replace(host(name, 350, 10), uplink=100_000_000) for name in ("a", "b", "c")]
+    shape = replace(shape_of([100] * 9), hidden_bytes=16384)
+    for slow in range(3):
+        pool = [replace(m, uplink=1_000_000 if i == slow else m.uplink) for i, m in enumerate(hosts)]
+        wanted = request(meshed(pool, 100), shape)
+        wanted = replace(wanted, objective=Objective(prompt_tokens=2048, ttft_limit_us=1_000_000))
+        assert compute_ring(wanted).stages[-1].peer == hosts[slow].peer
+
+
+def test_a_tail_that_became_slow_is_moved_by_planning_anew() -> None:
+    hosts = meshed([host("a", 350, 10, tail_us=5), host("b", 350, 10, tail_us=9)], 100)
+    wanted = request(hosts, shape_of([100] * 6))
+    assert compute_ring(wanted).stages[-1].peer == peer("a")
+    slowed = tuple(replace(m, tail_ns=3_000_000) if m.peer == peer("a") else m for m in hosts)
+    assert compute_ring(replace(wanted, hosts=slowed)).stages[-1].peer == peer("b")

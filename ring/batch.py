@@ -18,8 +18,9 @@ def take_batch(waiting: deque[Frame], rows: int = BATCH_ROWS) -> list[Frame]:
     """Take the first frame from the queue, and the data frames of other sessions that may be computed with it.
 
     Only data frames share a batch, at most one of each session, together of at most `rows` tokens; a first frame that is
-    wider comes alone. A session's frames stay in order. Frames that are no data overtake nothing, and data overtake none
-    that could concern their session.
+    wider comes alone. A session's frames stay in order. Sessions take turns: what does not fit comes before what the first
+    frame's session has waiting, so that a long prompt holds others up for one of its frames, and not for all. Frames
+    that are no data overtake nothing, and data overtake none that could concern their session.
 
     Raises:
         IndexError: nothing waits.
@@ -31,16 +32,23 @@ def take_batch(waiting: deque[Frame], rows: int = BATCH_ROWS) -> list[Frame]:
         return batch
     room = rows - first.width
     met = {first.session}
-    passed: list[Frame] = []
-    while waiting and room > 0:
+    ahead: list[Frame] = []
+    behind: list[Frame] = []
+    in_turn = True  # what comes later may go ahead; not past frames that are no data, for these would never get through
+    while waiting:
         frame = waiting.popleft()
-        if isinstance(frame, DataFrame) and frame.session not in met and frame.width <= room:
+        if not isinstance(frame, DataFrame):
+            in_turn = False
+            behind.append(frame)
+        elif frame.session in met:
+            behind.append(frame)
+        elif frame.width <= room:
             batch.append(frame)
             room -= frame.width
         else:
-            passed.append(frame)
+            (ahead if in_turn else behind).append(frame)
         met.add(frame.session)
         if not frame.session:
             break  # it concerns every session
-    waiting.extendleft(reversed(passed))
+    waiting.extendleft(reversed(ahead + behind))
     return batch

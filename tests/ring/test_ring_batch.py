@@ -36,25 +36,35 @@ ANY_FRAME = st.one_of(
 
 
 @given(st.lists(ANY_FRAME, min_size=1, max_size=20), st.integers(1, 12))
-def test_a_batch_takes_what_may_go_together_and_leaves_the_rest_as_it_was(
+def test_frames_go_together_or_past_each_other_only_where_that_makes_no_difference(
     frames: list[Frame], rows: int
 ) -> None:
     waiting = deque(frames)
     batch = take_batch(waiting, rows)
-    left = list(waiting)
     where = {id(frame): index for index, frame in enumerate(frames)}
-    taken, kept = [where[id(f)] for f in batch], [where[id(f)] for f in left]
-    assert taken[0] == 0
-    assert (taken, kept) == (sorted(taken), sorted(kept))
-    assert sorted(taken + kept) == list(range(len(frames)))
+    order = [where[id(frame)] for frame in [*batch, *waiting]]
+    assert order[0] == 0
+    assert sorted(order) == list(range(len(frames)))
     if len(batch) > 1:
         together = [frame for frame in batch if isinstance(frame, DataFrame)]
         assert together == batch
         assert sum(frame.width for frame in together) <= rows
         assert len({frame.session for frame in together}) == len(together)
-    for index in taken:
-        overtaken = {frames[other].session for other in kept if other < index}
-        assert not overtaken & {"", frames[index].session}
+    for at, index in enumerate(order):
+        if overtaken := {frames[other].session for other in order[at + 1 :] if other < index}:
+            assert isinstance(frames[index], DataFrame)
+            assert not overtaken & {"", frames[index].session}
+
+
+@given(st.lists(ANY_FRAME, min_size=1, max_size=8), st.lists(ANY_FRAME, min_size=48, max_size=48))
+def test_nothing_waits_for_ever_whatever_else_comes(frames: list[Frame], later: list[Frame]) -> None:
+    waiting, missing, newcomers = deque(frames), {id(frame) for frame in frames}, iter(later)
+    for _ in range(len(SESSIONS) * len(frames)):
+        missing -= {id(frame) for frame in take_batch(waiting, rows=4)}
+        if not missing:
+            return
+        waiting += [next(newcomers), next(newcomers)]
+    raise AssertionError(f"{len(missing)} frames still wait")
 
 
 def _one_by_one(stage: Stage, waiting: deque[Frame]) -> list[Frame]:
@@ -139,6 +149,33 @@ def _traffic(given_data: st.DataObject, session: str, *, head: bool) -> list[Fra
 )
 def test_data_frames_of_different_sessions_go_together(waiting: Sequence[Frame], taken: list[int]) -> None:
     assert take_batch(deque(waiting)) == [waiting[index] for index in taken]
+
+
+def test_a_long_prompt_lets_the_others_have_their_turn_after_each_of_its_frames() -> None:
+    prompt = [data("a", 512 * at, 512) for at in range(3)]
+    waiting: deque[Frame] = deque([*prompt, data("b"), data("c")])
+    passes = []
+    while waiting:
+        passes.append(batch := take_batch(waiting))
+        if batch[0].session == "b" and len(passes) < 4:
+            waiting += [data("b", 1), data("c", 1)]
+    assert passes == [
+        [prompt[0]],
+        [data("b"), data("c")],
+        [prompt[1]],
+        [data("b", 1), data("c", 1)],
+        [prompt[2]],
+    ]
+
+
+def test_long_prompts_that_take_turns_do_not_keep_an_opening_from_its_own() -> None:
+    waiting: deque[Frame] = deque([data("a", 0, 512), opening("c"), data("b", 0, 512)])
+    taken: list[Frame] = []
+    for position in (512, 1024, 1536):
+        (frame,) = take_batch(waiting)
+        taken.append(frame)
+        waiting.append(data(frame.session, position, 512))
+    assert taken[1] == opening("c")
 
 
 def test_of_nothing_there_is_no_batch() -> None:

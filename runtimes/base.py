@@ -215,6 +215,10 @@ class ModelRuntime(Protocol):
         """
         ...
 
+    def memory_total(self) -> int:
+        """Return the bytes that the device has, within what this process is allowed (control groups on a CPU)."""
+        ...
+
     def memory_free(self) -> int:
         """Return the bytes that this process may still use on the device (NVML, cgroup or system; never a guess)."""
         ...

@@ -1,4 +1,4 @@
-"""How much main memory this process may still use: the system's, within the limits of its control groups."""
+"""How much main memory this process may use, and how much of it is free: the system's, within the limits of its control groups."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
+_PROC, _MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
-def cpu_memory_free(proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> int:
+
+def cpu_memory_free(proc: Path = _PROC, mount: Path = _MOUNT) -> int:
     """Return free bytes: what the system calls available, or less if a control group allows less.
 
     Args:
@@ -16,11 +18,18 @@ def cpu_memory_free(proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("
         mount: where the control groups are mounted, version 1 or 2.
 
     """
-    return min([int(psutil.virtual_memory().available), *_group_rooms(proc, mount)])
+    rooms = [room for _, room in _groups(proc, mount)]
+    return min([int(psutil.virtual_memory().available), *rooms])
 
 
-def _group_rooms(proc: Path, mount: Path) -> Iterator[int]:
-    """Yield the room left in each of the process's memory control groups that has a limit, parents included."""
+def cpu_memory_total(proc: Path = _PROC, mount: Path = _MOUNT) -> int:
+    """Return the bytes that this process could use were nothing else running: the system's, or a control group's limit."""
+    limits = [limit for limit, _ in _groups(proc, mount)]
+    return min([int(psutil.virtual_memory().total), *limits])
+
+
+def _groups(proc: Path, mount: Path) -> Iterator[tuple[int, int]]:
+    """Yield (limit, room left) of each of the process's memory control groups that has a limit, parents included."""
     try:
         lines = proc.read_text().splitlines()
     except OSError:
@@ -38,13 +47,13 @@ def _group_rooms(proc: Path, mount: Path) -> Iterator[int]:
             continue
         # A container may see its own group at the mount's root, so each parent is tried and missing ones are skipped.
         for group in (PurePosixPath(path), *PurePosixPath(path).parents):
-            room = _room(root / str(group).lstrip("/"), *files)
-            if room is not None:
-                yield room
+            bounds = _bounds(root / str(group).lstrip("/"), *files)
+            if bounds is not None:
+                yield bounds
 
 
-def _room(group: Path, limit_file: str, usage_file: str, reclaimable: str) -> int | None:
-    """Return limit − usage, with the page cache that the kernel would drop first counted as free."""
+def _bounds(group: Path, limit_file: str, usage_file: str, reclaimable: str) -> tuple[int, int] | None:
+    """Return (limit, limit − usage), with the page cache that the kernel would drop first counted as free."""
     try:
         limit = (group / limit_file).read_text().strip()
         usage = int((group / usage_file).read_text())
@@ -53,4 +62,4 @@ def _room(group: Path, limit_file: str, usage_file: str, reclaimable: str) -> in
         return None
     if limit == "max":
         return None
-    return max(0, int(limit) - usage + int(stat.get(reclaimable, 0)))
+    return int(limit), max(0, int(limit) - usage + int(stat.get(reclaimable, 0)))

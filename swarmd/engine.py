@@ -84,6 +84,10 @@ class Engine:
             "sizing the model", lambda: self._loaded().shape(self.source), abandon=True
         )
 
+    async def memory_total(self) -> int:
+        """Return the bytes that the device has, within what this process is allowed."""
+        return await self._in_thread("reading its memory", self._loaded().memory_total)
+
     async def memory_free(self) -> int:
         """Return the bytes that this process may still use on the device."""
         return await self._in_thread("reading the free memory", self._loaded().memory_free)

@@ -14,10 +14,12 @@ class OwnFacts:
     """Mutable on purpose; change it through update(), which wakes the announcer.
 
     Attributes are those of ring.announcement.Announcement with the same names, and:
+        memory_total: bytes that the device has.
         waiting_for: one line saying what this host waits for ("" while it waits for nothing).
 
     """
 
+    memory_total: int = 0
     memory_limit: int = 0
     memory_free: int = 0
     device: str = ""

@@ -69,7 +69,11 @@ class Inspection:
             "leader": leader and {"peer": leader, "term": self._view.term, "me": self._view.is_leader},
             "hosts": len(self._view.alive()),
             "device": facts.device,
-            "memory": {"limit": facts.memory_limit, "free": facts.memory_free},
+            "memory": {
+                "total": facts.memory_total,
+                "limit": facts.memory_limit,
+                "free": facts.memory_free,
+            },
             "model": {
                 "id": source.model_id,
                 "layers": source.layer_count,

@@ -42,7 +42,13 @@ async def measure_host(
     free = await engine.memory_free()
     chosen = config.runtime.memory_limit
     limit = automatic_limit(free) if chosen == "auto" else int(chosen)
-    facts.update(state="measuring", device=engine.device, memory_limit=limit, memory_free=min(free, limit))
+    facts.update(
+        state="measuring",
+        device=engine.device,
+        memory_total=await engine.memory_total(),
+        memory_limit=limit,
+        memory_free=min(free, limit),
+    )
     probe = await engine.probe()
     learning.probed(probe, model=engine.source.model_id, dtype=config.runtime.dtype, device=facts.device)
     facts.update(state="standby", waiting_for="")

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import torch
 
 from runtimes.base import MemoryExceeded, RuntimeFailure
-from runtimes.memory import cpu_memory_free
+from runtimes.memory import cpu_memory_free, cpu_memory_total
 
 
 def choose_device() -> torch.device:
@@ -23,6 +23,13 @@ def describe(device: torch.device) -> str:
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     return f"cpu ({torch.get_num_threads()} threads)"
+
+
+def memory_total(device: torch.device) -> int:
+    """Return the bytes that the device has, or, on the CPU, that this process's control groups allow it."""
+    if device.type != "cuda":
+        return cpu_memory_total()
+    return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def memory_free(device: torch.device) -> int:

@@ -19,6 +19,9 @@ from runtimes.base import CheckpointError, LoadProgress
 from runtimes.hf.checkpoint import Checkpoint, LazyTensor
 from runtimes.hf.skeleton import Skeleton
 
+_STRETCH = 1 << 20  # random numbers that repeat in a tensor with more
+_DEVIATION = 0.02  # of an untrained model's weights: initializer_range of most configurations
+
 
 def hollow_out(skeleton: Skeleton, held: frozenset[str], device: torch.device) -> None:
     """Replace parameters outside the layers that are not in `held` by zeros of the same shape that take no memory.
@@ -78,10 +81,26 @@ def load_weights(
 
 
 def initialize_weights(skeleton: Skeleton, device: torch.device) -> None:
-    """Fill a cut and hollowed skeleton with random weights, as an untrained model has them."""
+    """Fill a cut and hollowed skeleton with random weights, as an untrained model has them.
+
+    In large tensors one random stretch repeats: to draw billions of numbers for one layer would take minutes.
+    """
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
+        for parameter in list(skeleton.model.parameters()):
+            if parameter.is_meta and parameter.is_floating_point() and parameter.numel() > _STRETCH:
+                made = nn.Parameter(_repeated(parameter, device), requires_grad=False)
+                made._is_hf_initialized = True  # type: ignore[attr-defined]  # transformers' own mark
+                _replace(skeleton.model, parameter, made)
         _fill(skeleton, {}, [], device, "", missing_allowed=True)
+
+
+def _repeated(like: torch.Tensor, device: torch.device) -> torch.Tensor:
+    stretch = (torch.randn(_STRETCH, device=device) * _DEVIATION).to(like.dtype)
+    made = torch.empty(like.shape, dtype=like.dtype, device=device)
+    for piece in torch.split(made.view(-1), _STRETCH):
+        piece.copy_(stretch[: len(piece)])
+    return made
 
 
 def _sources(

@@ -25,7 +25,7 @@ from runtimes.base import (
 )
 from runtimes.hf.block import Block
 from runtimes.hf.cache import BlockCache
-from runtimes.hf.device import choose_device, describe, memory_free, out_of_memory, release
+from runtimes.hf.device import choose_device, describe, memory_free, memory_total, out_of_memory, release
 from runtimes.hf.frames import compute, parse
 from runtimes.hf.numerics import Mode, Numerics, choose_numerics
 from runtimes.hf.probe import probe_model
@@ -94,6 +94,10 @@ class HfRuntime:
     def device(self) -> str:
         """Return the device for people."""
         return describe(self._device)
+
+    def memory_total(self) -> int:
+        """Return the bytes that the device has."""
+        return memory_total(self._device)
 
     def memory_free(self) -> int:
         """Return the bytes that this process may still use on the device."""

@@ -28,7 +28,7 @@ from runtimes.base import (
     Tensor,
     UnsupportedModel,
 )
-from runtimes.memory import cpu_memory_free
+from runtimes.memory import cpu_memory_free, cpu_memory_total
 from runtimes.reference.model import (
     ARCHITECTURE,
     Integers,
@@ -82,6 +82,10 @@ class ReferenceRuntime:
     def numerics(self) -> str:
         """Return that a loaded block is exact."""
         return "exact (integers)" if self._loaded else ""
+
+    def memory_total(self) -> int:
+        """Return the bytes that this process may have."""
+        return cpu_memory_total()
 
     def memory_free(self) -> int:
         """Return the bytes that this process may still use."""

@@ -16,6 +16,7 @@ from swarmd.cli.init import init
 from swarmd.cli.join import join
 from swarmd.cli.models import models_app
 from swarmd.cli.plan import plan
+from swarmd.cli.probe import probe
 from swarmd.exit_status import MEANINGS
 
 _EPILOG = (
@@ -49,6 +50,7 @@ app.command()(init)
 app.command()(join)
 app.command()(generate)
 app.command()(plan)
+app.command()(probe)
 app.add_typer(ctl_app)
 app.add_typer(config_app)
 app.add_typer(models_app)

@@ -82,7 +82,8 @@ def _status_lines(answer: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     memory = answer["memory"]
     yield (
         "device",
-        f"{answer['device'] or 'not known yet'}; limit {size(memory['limit'])}, free {size(memory['free'])}",
+        f"{answer['device'] or 'not known yet'}; memory {size(memory.get('total'))}, limit {size(memory['limit'])}, "
+        f"free {size(memory['free'])}",
     )
     model = answer["model"]
     runtime = model["runtime"] or "not open yet"

@@ -45,7 +45,9 @@ class NvmlDouble(ModuleType):
 def _cuda_double(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 300)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 100)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="u-1"))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="u-1", total_memory=9_000)
+    )
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (5_000, 9_000))
 
 
@@ -67,7 +69,9 @@ def test_a_driver_that_does_not_tell_is_a_named_failure(monkeypatch: pytest.Monk
 def test_without_nvml_the_cuda_driver_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "find_spec", lambda name: None)
     assert device.memory_free(CUDA) == 5_000 + 200
+    assert device.memory_total(CUDA) == 9_000
 
 
 def test_the_cpu_has_memory() -> None:
-    assert device.memory_free(torch.device("cpu")) > 0
+    cpu = torch.device("cpu")
+    assert 0 < device.memory_free(cpu) <= device.memory_total(cpu)

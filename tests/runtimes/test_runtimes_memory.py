@@ -4,7 +4,7 @@ from pathlib import Path
 
 import psutil
 
-from runtimes.memory import cpu_memory_free
+from runtimes.memory import cpu_memory_free, cpu_memory_total
 
 MEBI = 1 << 20
 
@@ -33,6 +33,7 @@ def test_the_tightest_parent_counts(tmp_path: Path) -> None:
     group(tmp_path / "user" / "job", *V2, "max", 4 * MEBI, 0)
     (tmp_path / "proc").write_text("0::/user/job\n")
     assert cpu_memory_free(tmp_path / "proc", tmp_path) == 8 * MEBI
+    assert cpu_memory_total(tmp_path / "proc", tmp_path) == 48 * MEBI
 
 
 def test_a_version_1_group_seen_from_inside_its_container_counts(tmp_path: Path) -> None:
@@ -49,3 +50,4 @@ def test_a_group_over_its_limit_leaves_nothing(tmp_path: Path) -> None:
 
 def test_without_groups_the_system_counts(tmp_path: Path) -> None:
     assert 0 < cpu_memory_free(tmp_path / "absent", tmp_path) <= psutil.virtual_memory().total
+    assert cpu_memory_total(tmp_path / "absent", tmp_path) == psutil.virtual_memory().total

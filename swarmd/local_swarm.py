@@ -30,10 +30,11 @@ class LocalSwarmFailed(Exception):
 
 @dataclass(slots=True)
 class LocalHost:
-    """One daemon process. `home` holds its configuration, state and log."""
+    """One daemon process. `home` holds its configuration, state and log; `launch` stands before its command."""
 
     name: str
     home: Path
+    launch: tuple[str, ...] = ()
     process: trio.Process | None = None
 
     @property
@@ -114,10 +115,15 @@ class LocalSwarm:
     settings: Mapping[str, Any]
     hosts: list[LocalHost] = field(default_factory=list)
 
-    async def add(self, settings: Mapping[str, Any] | None = None) -> LocalHost:
-        """Start a daemon that joins through the first running host; returns as soon as it listens."""
+    async def add(
+        self, settings: Mapping[str, Any] | None = None, *, launch: tuple[str, ...] = ()
+    ) -> LocalHost:
+        """Start a daemon that joins through the running hosts; returns as soon as it listens.
+
+        launch: what runs the command, such as `ip netns exec NAME`.
+        """
         number = len(self.hosts) + 1
-        host = LocalHost(f"host-{number}", self.home / f"h{number}")
+        host = LocalHost(f"host-{number}", self.home / f"h{number}", launch)
         host.home.mkdir(mode=0o700)
         self.hosts.append(host)
         await self.start(host, settings or {})
@@ -148,7 +154,7 @@ class LocalSwarm:
         environment = {name: text for name, text in os.environ.items() if not name.startswith("SWARMD_")}
         with host.log.open("ab") as log:
             host.process = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "swarmd", "join", "--config", str(config)],
+                [*host.launch, sys.executable, "-m", "swarmd", "join", "--config", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -191,7 +191,7 @@ def _entry(kind: object, subject: object, value: object, samples: object) -> tup
         names = json.loads(subject)
     except (ValueError, RecursionError):
         return None
-    if known is None or not _is_within(value, 0) or not _is_within(samples, 1):
+    if known is None or not _is_within(value, 0) or not _is_within(samples, 0):
         return None
     if not isinstance(names, list) or _SUBJECTS[known] != [type(name) for name in names]:
         return None

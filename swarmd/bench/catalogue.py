@@ -37,8 +37,17 @@ def _plan(tell: Tell) -> Report:
     return bench_plan(tell)
 
 
+def _predict(tell: Tell) -> Report:
+    from swarmd.bench.predict import bench_predict
+
+    return bench_predict(tell)
+
+
 BENCHES = {
     "plan": Bench("the planner against brute force, a solver's bound, a simulation and churn", _plan),
+    "predict": Bench(
+        "tokens per second as predicted against real rings over a WAN of several delays", _predict
+    ),
     "runtime": Bench(
         "a block's forward pass against transformers' own and against the bare matmuls", _runtime
     ),

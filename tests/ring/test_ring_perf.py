@@ -24,6 +24,18 @@ def test_the_first_sample_stands_alone_and_later_ones_are_averaged() -> None:
     assert book.layer_ns("a", "other") == book.layer_ns("b", "m") == ()
 
 
+def test_what_is_expected_yields_to_the_first_sample_and_counts_as_one_after_it() -> None:
+    book = PerfBook()
+    book.expect_layer("a", "m", 1, 1000)
+    book.expect_layer("a", "m", 1, 1200)
+    book.expect_tail("a", "m", 50)
+    assert (book.layer_ns("a", "m"), book.tail_ns("a", "m")) == (((1, 1200),), 50)
+    book.saw_layer("a", "m", 1, 4000)
+    assert book.layer_ns("a", "m") == ((1, 4000),)
+    book.expect_layer("a", "m", 1, 1000)
+    assert book.layer_ns("a", "m") == ((1, 2500),)
+
+
 @given(st.lists(times, min_size=1, max_size=40))
 def test_an_average_lies_among_its_samples(samples: list[int]) -> None:
     book = PerfBook()

@@ -162,7 +162,7 @@ def test_another_shape_counts_as_damage(tmp_path: Path, sound: bytes, statement:
         ("uplink", '"a"', 1, 1),
         ("uplink", "[[", 1, 1),
         ("uplink", '["a"]', -1, 1),
-        ("uplink", '["a"]', 1, 0),
+        ("uplink", '["a"]', 1, -1),
         ("uplink", '["a"]', "much", 1),
         ("speed", '["a"]', 1, 1),
         (b"uplink", b"\xff", 1, 1),

@@ -23,7 +23,7 @@ from runtimes.hf.profile import Profile
 from runtimes.hf.skeleton import Skeleton
 from runtimes.hf.tail import Tail
 from runtimes.hf.takeover import take_over, weights_held
-from runtimes.hf.tensors import LayerOutput, OutputSpec
+from runtimes.hf.tensors import LayerOutput, OutputSpec, part_of
 
 NARROW = 32
 """Frames up to this width are decoded, not prefilled: their rows are computed as if each were alone."""
@@ -294,13 +294,6 @@ class Block:
 
     def _keep(self, _module: nn.Module, _inputs: Any, output: LayerOutput) -> None:
         self._passing.state = output
-
-
-def part_of(value: LayerOutput | None, part: slice) -> LayerOutput | None:
-    """Return some tokens of a state [1, w, …]."""
-    if value is None or isinstance(value, torch.Tensor):
-        return None if value is None else value[:, part]
-    return tuple(None if entry is None else entry[:, part] for entry in value)
 
 
 def first_tensor(output: Any) -> torch.Tensor:

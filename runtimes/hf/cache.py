@@ -34,6 +34,10 @@ class PositionedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is
         self.is_sliding = window is not None
         self.sliding_window = window
 
+    def settle(self, length: int) -> None:
+        """Hold `length` tokens."""
+        self.length = length
+
     def _offset(self) -> int:
         return 0 if self.sliding_window is None else max(self.length - self.sliding_window + 1, 0)
 
@@ -108,6 +112,12 @@ class FixedIndexedLayer(FixedLayer):
         super().__init__(None, capacity)
         self.indexer_keys: torch.Tensor | None = None
         self.indexer_position_ids: torch.Tensor | None = None
+        self._indexed = 0
+
+    def settle(self, length: int) -> None:
+        """Hold `length` tokens, and as many of the indexer's keys."""
+        super().settle(length)
+        self._indexed = length
 
     def update_indexer(self, indexer_key_states: torch.Tensor) -> torch.Tensor:
         """Store [1, w, size] at the positions of the frame; called before or after `update`, which counts them."""
@@ -118,12 +128,6 @@ class FixedIndexedLayer(FixedLayer):
         self.indexer_keys[:, self._indexed : end] = indexer_key_states
         self._indexed = end
         return self.indexer_keys[:, :end]
-
-    def settle(self, length: int) -> None:
-        """Hold `length` tokens."""
-        self.length = self._indexed = length
-
-    _indexed = 0
 
     def _storage(self) -> tuple[torch.Tensor | None, ...]:
         return self.keys, self.values, self.indexer_keys
@@ -199,10 +203,7 @@ class BlockCache(Cache):  # type: ignore[misc]  # transformers is untyped
     def _settle(self, length: int) -> None:
         self.length = length
         for layer in self._positioned:
-            if isinstance(layer, FixedIndexedLayer):
-                layer.settle(length)
-            else:
-                layer.length = length
+            layer.settle(length)
         for layer in self._flagged:
             layer.has_previous_state = dict.fromkeys(layer.has_previous_state, length > 0)
 

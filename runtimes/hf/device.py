@@ -89,11 +89,10 @@ def out_of_memory(doing: str) -> Iterator[None]:
     """Turn the device's refusal of memory into ours."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        raise MemoryExceeded(f"{doing}: the device has no memory left: {error}") from error
     except MemoryError as error:
         raise MemoryExceeded(f"{doing}: the host has no memory left") from error
     except RuntimeError as error:
-        if "can't allocate memory" not in str(error):  # all that torch's CPU allocator says of itself
+        if not refuses_memory(error):
             raise
-        raise MemoryExceeded(f"{doing}: the host has no memory left: {error}") from error
+        whose = "device" if isinstance(error, torch.OutOfMemoryError) else "host"
+        raise MemoryExceeded(f"{doing}: the {whose} has no memory left: {error}") from error

@@ -13,8 +13,9 @@ from typing import Any, Literal
 import torch
 
 from runtimes.base import RuntimeFailure
-from runtimes.hf.block import Block, first_tensor, part_of
+from runtimes.hf.block import Block, first_tensor
 from runtimes.hf.cache import BlockCache
+from runtimes.hf.tensors import part_of
 
 Mode = Literal["auto", "exact", "fast"]
 
@@ -56,12 +57,11 @@ def choose_numerics(block: Block, mode: Mode) -> Numerics:
     if block.token_wise:
         return Numerics(True, False, "token by token, as this architecture needs it")
     packs = block.packs = _packs(block)
-    same = packs and _rows_are_independent(block)
-    block.by_rows = packs and same and mode != "fast"
-    if block.by_rows:
-        return Numerics(True, True, "rows of a frame are independent on this device")
     if mode == "fast":
         return Numerics(False, packs, "chosen by runtime.numerics")
+    block.by_rows = packs and _rows_are_independent(block)
+    if block.by_rows:
+        return Numerics(True, True, "rows of a frame are independent on this device")
     why = (
         "rows of a product depend on their number here"
         if packs

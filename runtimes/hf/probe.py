@@ -16,7 +16,6 @@ from runtimes.hf.checkpoint import Checkpoint
 from runtimes.hf.device import release, synchronize
 from runtimes.hf.profile import Profile
 from runtimes.hf.skeleton import build_skeleton
-from runtimes.hf.tensors import LayerOutput, OutputSpec
 
 _SECONDS = 1.6  # for all runs of all widths together; each width gets at least _LEAST runs
 _LEAST, _MOST = 3, 15
@@ -91,7 +90,7 @@ class _Measured:
     def _run(self, width: int) -> Any:
         block = self._block
         ids = torch.zeros(1, width, dtype=torch.long, device=self._device) if block.takes_ids else None
-        state = _ones(block.takes, width, self._device) if block.takes else None
+        state = block.takes.ones(width, self._device) if block.takes else None
         return block.forward(ids, state, width, block.new_cache(width))
 
     def _start(self) -> None:
@@ -101,11 +100,6 @@ class _Measured:
     def _stop(self) -> None:
         synchronize(self._device)
         self._ended = time.perf_counter_ns()
-
-
-def _ones(spec: OutputSpec, width: int, device: torch.device) -> LayerOutput:
-    entries = tuple(None if entry is None else entry.ones(width, device) for entry in spec.entries)
-    return entries[0] if spec.bare and entries[0] is not None else entries
 
 
 def _median(once: Callable[[], int], budget: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -24,11 +25,11 @@ def to_wire(tensor: torch.Tensor) -> Tensor:
     return Tensor(dtype_name(tensor.dtype), tuple(tensor.shape), flat.numpy().data)
 
 
-def cut_output(output: LayerOutput | None, width: int) -> LayerOutput | None:
-    """Return the first `width` tokens of a layer's output, of which [1, w, …] is the shape in every model of a trail."""
+def part_of(output: LayerOutput | None, part: slice) -> LayerOutput | None:
+    """Return some tokens of a layer's output [1, w, …]."""
     if output is None or isinstance(output, torch.Tensor):
-        return None if output is None else output[:, :width]
-    return tuple(None if entry is None else entry[:, :width] for entry in output)
+        return None if output is None else output[:, part]
+    return tuple(None if entry is None else entry[:, part] for entry in output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,16 @@ class TensorSpec:
 
     def ones(self, width: int, device: torch.device) -> torch.Tensor:
         """Return a tensor of this kind."""
-        return torch.ones(*self.lead, width, *self.rest, dtype=self.dtype, device=device)
+        return torch.ones(self._shape(width), dtype=self.dtype, device=device)
+
+    def random(self, width: int, generator: torch.Generator, device: torch.device) -> torch.Tensor:
+        """Return a made-up tensor of this kind; integers are ones."""
+        if not self.dtype.is_floating_point:
+            return self.ones(width, device)
+        return torch.randn(self._shape(width), generator=generator).to(self.dtype).to(device)
+
+    def _shape(self, width: int) -> tuple[int, ...]:
+        return (*self.lead, width, *self.rest)
 
     def parse(self, tensor: Tensor, width: int, device: torch.device) -> torch.Tensor:
         """Return the wire tensor on `device`, as a copy.
@@ -55,7 +65,7 @@ class TensorSpec:
             FrameMalformed: dtype, shape or size are not what the layer takes.
 
         """
-        shape = (*self.lead, width, *self.rest)
+        shape = self._shape(width)
         if tensor.dtype != dtype_name(self.dtype) or tuple(tensor.shape) != shape:
             raise FrameMalformed(
                 f"an activation tensor is {tensor.dtype} {tuple(tensor.shape)}; the layer takes "
@@ -110,22 +120,23 @@ class OutputSpec:
 
     def parse(self, activation: Activation, width: int, device: torch.device) -> LayerOutput:
         """Return the layer's input on `device`. Raises FrameMalformed."""
-        parsed = tuple(
+        return self._output(
             None if entry is None or tensor is None else entry.parse(tensor, width, device)
             for entry, tensor in zip(self.entries, activation, strict=True)
         )
-        if self.bare and parsed[0] is not None:
-            return parsed[0]
-        return parsed
+
+    def ones(self, width: int, device: torch.device) -> LayerOutput:
+        """Return an input of `width` tokens on `device`."""
+        return self._output(None if entry is None else entry.ones(width, device) for entry in self.entries)
 
     def random(self, width: int, generator: torch.Generator, device: torch.device) -> LayerOutput:
         """Return made-up input of `width` tokens on `device`."""
-        made = tuple(
-            None
-            if entry is None
-            else (entry.ones(width, torch.device("cpu")) * _noise(entry, width, generator)).to(device)
-            for entry in self.entries
+        return self._output(
+            None if entry is None else entry.random(width, generator, device) for entry in self.entries
         )
+
+    def _output(self, entries: Iterable[torch.Tensor | None]) -> LayerOutput:
+        made = tuple(entries)
         return made[0] if self.bare and made[0] is not None else made
 
     def activation(self, output: LayerOutput) -> Activation:
@@ -135,12 +146,3 @@ class OutputSpec:
             None if spec is None or entry is None else to_wire(entry)
             for spec, entry in zip(self.entries, entries, strict=True)
         )
-
-
-def _noise(spec: TensorSpec, width: int, generator: torch.Generator) -> torch.Tensor:
-    shape = (*spec.lead, width, *spec.rest)
-    return (
-        torch.randn(shape, generator=generator).to(spec.dtype)
-        if spec.dtype.is_floating_point
-        else torch.ones(shape, dtype=spec.dtype)
-    )

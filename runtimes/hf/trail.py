@@ -11,7 +11,7 @@ import torch
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from runtimes.base import FrameOutOfOrder
-from runtimes.hf.tensors import LayerOutput, cut_output
+from runtimes.hf.tensors import LayerOutput, part_of
 
 SNAPSHOTS = 16  # frames that a rewind may reach back: twice what a session keeps in flight
 TOKENS = 1024  # tokens whose inputs are kept to compute a part of a frame again
@@ -100,7 +100,7 @@ class Trail:
         if width == 0:
             return None
         ids = None if step.ids is None else step.ids[:, :width]
-        return Replay(step.position, ids, cut_output(step.state, width), width)
+        return Replay(step.position, ids, part_of(step.state, slice(width)), width)
 
     def _reach(self, position: int) -> _Step | None:
         """Return the step from which `position` can be reached."""

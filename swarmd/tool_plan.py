@@ -11,6 +11,7 @@ from ring.announcement import Announcement
 from ring.device_class import CLASSES, DeviceClass, class_of, prior_layer_ns
 from ring.identity import PeerId
 from ring.objective import Objective
+from ring.paper_host import paper_host
 from ring.perf import PerfBook
 from ring.planner import PlanRequest, RingPlan
 from ring.throughput import LayerTimes
@@ -172,27 +173,14 @@ def _to_the_tool(node: Node, told: Mapping[str, int], book: PerfBook) -> int | N
 
 
 def _host(model: str, node: Node, layer_ns: LayerTimes, rtts: Mapping[str, int], uplink: int) -> Announcement:
-    return Announcement(
+    return paper_host(
+        PeerId(node.node_id),
         swarm="",
-        peer=PeerId(node.node_id),
-        incarnation=0,
-        sequence=0,
-        addresses=(),
-        version="",
-        wire=0,
-        state="standby",
-        seniority=0,
-        leader="",
-        term=0,
-        plan="",
         device=node.gpu,
-        memory_limit=_bytes(node.vram_gb),
-        memory_free=_bytes(node.vram_gb),
+        memory=_bytes(node.vram_gb),
         model=model,
         layer_ns=layer_ns,
         tail_ns=0,
         rtt_us=tuple(sorted((PeerId(other), us) for other, us in rtts.items())),
-        block=None,
-        sessions=0,
         uplink=uplink,
     )

@@ -12,6 +12,7 @@ from registry.shape import ModelShape
 from ring.announcement import Announcement
 from ring.identity import PeerId
 from ring.objective_document import write_constraints, write_objective
+from ring.paper_host import paper_host
 from ring.planner import NoPlan, PlanRequest, RingPlan, compute_ring, evaluate_ring
 from ring.throughput import layer_ns_at
 from swarmd.what_if_form import ExtraHost, WhatIf, WhatIfBad
@@ -169,29 +170,15 @@ def _joined(
     number = next(number for number in range(1, len(names) + 2) if f"extra-{number}" not in names)
     peer, us = PeerId(f"extra-{number}"), round(extra.rtt * _US_PER_MS)
     layer_ns, tail_ns = _times_like(hosts, shape, round(extra.ms * _NS_PER_MS))
-    memory = round(extra.vram * _GB)
-    newcomer = Announcement(
+    newcomer = paper_host(
+        peer,
         swarm=swarm,
-        peer=peer,
-        incarnation=0,
-        sequence=0,
-        addresses=(),
-        version="",
-        wire=0,
-        state="standby",
-        seniority=0,
-        leader="",
-        term=0,
-        plan="",
         device="hypothetical",
-        memory_limit=memory,
-        memory_free=memory,
+        memory=round(extra.vram * _GB),
         model=shape.model_id,
         layer_ns=layer_ns,
         tail_ns=tail_ns,
         rtt_us=tuple(sorted((host.peer, us) for host in hosts)),
-        block=None,
-        sessions=0,
         uplink=0 if extra.uplink is None else max(1, round(extra.uplink * _BYTES_PER_MBIT)),
     )
     others = (replace(host, rtt_us=tuple(sorted((*host.rtt_us, (peer, us))))) for host in hosts)

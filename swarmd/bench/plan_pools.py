@@ -15,6 +15,7 @@ from ring.announcement import Announcement
 from ring.drafting import Drafter
 from ring.identity import PeerId, peer_id_of
 from ring.objective import Objective
+from ring.paper_host import paper_host
 from ring.planner import PlanRequest
 
 _MODEL = "made-up"
@@ -45,28 +46,14 @@ def made_up_shape(layers: int, dice: Generator) -> ModelShape:
 
 def made_up_host(name: str, memory: int, layer_us: int, tail_us: int) -> Announcement:
     """Return a host that is measured for the made-up model and has no edges yet."""
-    return Announcement(
+    return paper_host(
+        peer_id_of(hashlib.sha256(name.encode()).digest()),
         swarm="bench",
-        peer=peer_id_of(hashlib.sha256(name.encode()).digest()),
-        incarnation=1,
-        sequence=1,
-        addresses=(),
-        version="0",
-        wire=1,
-        state="standby",
-        seniority=0,
-        leader="",
-        term=0,
-        plan="",
         device=_MODEL,
-        memory_limit=memory,
-        memory_free=memory,
+        memory=memory,
         model=_MODEL,
         layer_ns=((1, layer_us * 1000), (5, layer_us * 1200), (512, layer_us * 20_000)),
         tail_ns=tail_us * 1000,
-        rtt_us=(),
-        block=None,
-        sessions=0,
     )
 
 

@@ -28,8 +28,9 @@ help:
 demo: $(INSTALLED)
 	$(BIN)/swarmd demo
 
+# A file is one worker's, so that what it starts for its tests is started once.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 models: $(INSTALLED)
 	PYTHONPATH=. $(BIN)/python tests/runtimes/model_table.py

@@ -60,6 +60,7 @@ async def advertise_and_browse(
         zeroconf = await trio.to_thread.run_sync(_start, interfaces)
     except (OSError, ZeroconfError) as error:
         raise MdnsUnavailable(f"multicast DNS: {error}; name peers in swarm.bootstrap instead") from error
+    browser: ServiceBrowser | None = None
     try:
         info = _service(peer, swarm, addresses)
         try:
@@ -67,11 +68,15 @@ async def advertise_and_browse(
         except (OSError, ZeroconfError) as error:
             raise MdnsUnavailable(f"multicast DNS: {error!r}; is this peer id in use twice?") from error
         listener = _Listener(peer, swarm, send, token)
-        await trio.to_thread.run_sync(ServiceBrowser, zeroconf, SERVICE_TYPE, listener)
+        browser = await trio.to_thread.run_sync(ServiceBrowser, zeroconf, SERVICE_TYPE, listener)
         with send, receive:
             yield receive
     finally:
         with trio.CancelScope(shield=True):
+            if browser is not None:
+                # close() would stop the loop under a question that the browser's thread has asked: that thread would
+                # wait for it in vain, and die of it long after.
+                await trio.to_thread.run_sync(browser.cancel)
             await trio.to_thread.run_sync(zeroconf.close)  # also withdraws the record
 
 
@@ -87,7 +92,11 @@ class _Listener(ServiceListener):  # type: ignore[misc]  # mypy does not follow 
         self._token = token
 
     def add_service(self, zc: Zeroconf, type_: str, name: str) -> None:
-        info = zc.get_service_info(type_, name, timeout=int(_ASK_SECONDS * 1000))
+        try:
+            info = zc.get_service_info(type_, name, timeout=int(_ASK_SECONDS * 1000))
+        except ZeroconfError as error:
+            log.warning("multicast DNS: %s could not be asked where it is: %s", name, error)
+            return
         found = read_record(name, info.properties, self._swarm) if info is not None else None
         if found is not None and found.peer != self._own:
             # The loop may be over already: then nobody wants to know.

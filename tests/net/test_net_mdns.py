@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from zeroconf import DNSOutgoing, DNSPointer, Zeroconf
 
 from ring.identity import peer_id_of
 from swarmd.net import MdnsUnavailable
@@ -33,6 +36,31 @@ async def test_an_interface_that_is_not_there_is_an_error_of_its_own() -> None:
     with pytest.raises(MdnsUnavailable, match=r"swarm\.bootstrap"):
         async with advertise_and_browse(PEERS[0], "mine", full(0), interfaces=["192.0.2.1"]):
             pass
+
+
+async def test_a_host_that_never_says_where_it_is_disturbs_nothing_even_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    token = trio.lowlevel.current_trio_token()
+    asked = trio.Event()
+    ask = Zeroconf.get_service_info
+
+    def announced(*args: object, **kwargs: object) -> object:
+        token.run_sync_soon(asked.set)
+        return ask(*args, **kwargs)
+
+    monkeypatch.setattr(Zeroconf, "get_service_info", announced)
+    stranger = await trio.to_thread.run_sync(lambda: Zeroconf(interfaces=LOOPBACK))
+    try:
+        async with advertise_and_browse(PEERS[0], "mine", full(0), interfaces=LOOPBACK):
+            heard = DNSOutgoing(0x8400)
+            heard.add_answer_at_time(DNSPointer(SERVICE_TYPE, 12, 1, 4500, f"{PEERS[2]}.{SERVICE_TYPE}"), 0)
+            stranger.send(heard)
+            with trio.fail_after(30):
+                await asked.wait()
+        assert [thread for thread in threading.enumerate() if "ServiceBrowser" in thread.name] == []
+    finally:
+        await trio.to_thread.run_sync(stranger.close)
 
 
 def record(**texts: str) -> dict[bytes, bytes | None]:

@@ -15,6 +15,7 @@ from typing import ClassVar, Final, NamedTuple
 from ring.fields import FieldError, as_list, as_peer, as_text, pack, required, unpack_map
 from ring.ids import as_count, as_counts, as_id
 from ring.receipts import Receipt, as_receipts
+from ring.sampling import GREEDY, Sampling, as_sampling
 
 MAX_HEADER: Final = 1 << 20
 MAX_WIDTH: Final = 65_536
@@ -66,6 +67,7 @@ class OpenFrame:
         plan: id of the plan that it runs on.
         nonce: what the receipts must carry.
         prompt_tokens, max_tokens: tokens of the prompt, and the most that will follow.
+        sampling: how the tail chooses tokens; its seed is set where it has a temperature.
 
     """
 
@@ -74,6 +76,7 @@ class OpenFrame:
     nonce: str
     prompt_tokens: int
     max_tokens: int
+    sampling: Sampling = GREEDY
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +203,10 @@ def _header(frame: Frame) -> dict[str, object]:
     header: dict[str, object] = {"kind": _KIND[type(frame)]}
     for name in frame.__dataclass_fields__:
         header[name] = getattr(frame, name)
+    if isinstance(frame, OpenFrame):
+        del header["sampling"]
+        if frame.sampling != GREEDY:
+            header["sampling"] = frame.sampling.to_map()
     if isinstance(frame, DataFrame):
         header["tensors"] = [None if tensor is None else _described(tensor) for tensor in frame.tensors]
     return header
@@ -224,12 +231,16 @@ def _frame(raw: dict[str, object], body: memoryview) -> Frame:
 
 
 def _read_open(raw: dict[str, object], _body: memoryview) -> OpenFrame:
+    sampling = as_sampling("sampling", raw.get("sampling", {}))
+    if sampling.temperature > 0 and sampling.seed is None:
+        raise FieldError("sampling has a temperature, but no seed")
     return OpenFrame(
         session=as_id("session", required(raw, "session")),
         plan=as_id("plan", required(raw, "plan")),
         nonce=as_id("nonce", required(raw, "nonce")),
         prompt_tokens=as_count("prompt_tokens", required(raw, "prompt_tokens"), 1),
         max_tokens=as_count("max_tokens", required(raw, "max_tokens"), 1),
+        sampling=sampling,
     )
 
 

@@ -15,6 +15,7 @@ from ring.frame import one_line
 from ring.identity import PeerId, public_key_of
 from ring.receipt_check import Block, ReceiptError, verify_receipts
 from ring.receipts import Job, Receipt, TokenFrame
+from ring.sampling import GREEDY, Sampling
 from ring.session import FinishReason
 from ring.session_stats import SpeculationStats
 
@@ -97,6 +98,8 @@ class GenerateRequest:
         tokens: token ids to continue.
         nonce: what the receipts must carry, so that the client knows them to be fresh; "" lets the coordinator choose.
         draft: whether and by what to speculate (see ring.drafter): "auto" leaves it to the coordinator.
+        sampling: how tokens are to be chosen.
+        stop: texts; the generation ends before the first of them that it says, and does not say it.
         forwarded: whether a daemon has passed the request on to the coordinator; it is passed on once at most.
 
     """
@@ -109,6 +112,8 @@ class GenerateRequest:
     nonce: str = ""
     forwarded: bool = False
     draft: Draft = "auto"
+    sampling: Sampling = GREEDY
+    stop: tuple[str, ...] = ()
 
     def to_map(self) -> dict[str, object]:
         """Return the request as it crosses the wire; absent alternatives are left out."""
@@ -127,22 +132,30 @@ class GenerateRequest:
             fields["nonce"] = self.nonce
         if self.draft != "auto":
             fields["draft"] = self.draft
+        if self.sampling != GREEDY:
+            fields["sampling"] = self.sampling.to_map()
+        if self.stop:
+            fields["stop"] = list(self.stop)
         return fields
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The session is open: job id, model, tokens of the prompt, PeerId of the coordinator, id of the plan."""
+    """The session is open: job id, model, tokens of the prompt, PeerId of the coordinator, id of the plan.
+
+    seed: of the sampling, whoever chose it; None where nothing is sampled.
+    """
 
     job: str
     model: str
     prompt_tokens: int
     coordinator: PeerId
     plan: str
+    seed: int | None = None
 
     def to_map(self) -> dict[str, object]:
         """Return the event as it crosses the wire."""
-        return {
+        fields: dict[str, object] = {
             "event": "started",
             "job": self.job,
             "model": self.model,
@@ -150,6 +163,7 @@ class Started:
             "coordinator": self.coordinator,
             "plan": self.plan,
         }
+        return fields if self.seed is None else fields | {"seed": self.seed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +192,7 @@ class Done:
 
     Attributes:
         job, swarm, nonce: what the receipts must say.
-        finish_reason: "stop" or "length".
+        finish_reason: "stop" (an end token, or a text to stop at) or "length".
         prompt_tokens, completion_tokens: how many.
         layer_count: layers of the model.
         assignment: the ring, head first.

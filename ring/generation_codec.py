@@ -24,6 +24,7 @@ from ring.generation import (
 from ring.identity import PeerId
 from ring.ids import as_count, as_counts, as_id
 from ring.receipts import TokenFrame, as_receipts
+from ring.sampling import as_sampling
 from ring.session import FinishReason
 from ring.session_stats import SpeculationStats, Tried
 
@@ -31,6 +32,8 @@ MAX_REQUEST: Final = 4 << 20
 MAX_EVENT: Final = 16 << 20
 MAX_MESSAGES: Final = 1024
 MAX_TOKENS: Final = 1 << 20
+MAX_STOPS: Final = 16
+MAX_STOP: Final = 256
 
 _MAX_NAME: Final = 256
 _MAX_ROLE: Final = 32
@@ -124,6 +127,8 @@ def _read_request(raw: Mapping[str, object]) -> GenerateRequest:
         tokens=as_counts("tokens", value, MAX_TOKENS) if given == ["tokens"] else None,
         nonce="" if nonce == "" else as_id("nonce", nonce),
         draft=as_choice("draft", raw.get("draft", "auto"), DRAFTS),
+        sampling=as_sampling("sampling", raw.get("sampling", {})),
+        stop=_as_stops(raw.get("stop", [])),
         forwarded=_as_boolean("forwarded", raw.get("forwarded", False)),
     )
 
@@ -143,6 +148,15 @@ def _as_prose(name: str, value: object, limit: int) -> str:
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
         raise FieldError(f"{name} holds a lone surrogate, which is no character")
     return value
+
+
+def _as_stops(value: object) -> tuple[str, ...]:
+    stops = [
+        _as_prose(f"stop[{i}]", text, MAX_STOP) for i, text in enumerate(as_list("stop", value, MAX_STOPS))
+    ]
+    if "" in stops:
+        raise FieldError(f"stop[{stops.index('')}] is empty, but must be at least one character")
+    return tuple(stops)
 
 
 def _as_messages(value: object) -> tuple[ChatMessage, ...]:
@@ -165,6 +179,7 @@ def _read_started(raw: Mapping[str, object]) -> Started:
         prompt_tokens=as_count("prompt_tokens", required(raw, "prompt_tokens"), 1),
         coordinator=as_peer("coordinator", required(raw, "coordinator")),
         plan=as_id("plan", required(raw, "plan")),
+        seed=None if raw.get("seed") is None else as_count("seed", raw["seed"]),
     )
 
 

@@ -9,7 +9,7 @@ docs/data-plane.md has the table of states and events.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -69,7 +69,7 @@ class Finished:
     """The generation is complete.
 
     Attributes:
-        reason: "stop" after an end token, "length" at max_tokens or the end of the context.
+        reason: "stop" after an end token or where the text was to stop, "length" at max_tokens or the end of the context.
         receipts: what the finish frame brought back, not verified.
         frames: what went into the head and what the tail chose, in order: what the receipts are bound to.
         stats: see SessionStats.
@@ -108,8 +108,18 @@ class Session:
     After Finished or Failed every event is ignored.
     """
 
-    def __init__(self, spec: SessionSpec, now: float, drafter: TokenDrafter | None = None) -> None:
-        """Make a session in state OPENING; nothing is sent before start(). Without a drafter it decodes plainly."""
+    def __init__(
+        self,
+        spec: SessionSpec,
+        now: float,
+        drafter: TokenDrafter | None = None,
+        ends: Callable[[int], bool] | None = None,
+    ) -> None:
+        """Make a session in state OPENING; nothing is sent before start().
+
+        drafter: without one it decodes plainly. ends: is told every committed token once, in order; if it says True, the
+        generation stops with that token.
+        """
         self.spec = spec
         self.state = State.OPENING
         self.epoch = 0
@@ -124,6 +134,8 @@ class Session:
         self._schedule = DepthSchedule(spec.draft_tokens + 1, spec.window)
         self._tally = SpeculationTally(self._drafter.name)
         self._switch = DraftSwitch()
+        self._ends = ends
+        self._stopped = False
         self._unsent: tuple[int, ...] = ()  # what the drafter would have guessed, had it been on
         self._answered = now
         self._traversals = 0
@@ -150,7 +162,7 @@ class Session:
         self._enter(State.PREFILLING)
         spec = self.spec
         self._drafter.extend(spec.prompt)
-        opening = OpenFrame(spec.id, spec.plan, spec.nonce, len(spec.prompt), spec.limit)
+        opening = OpenFrame(spec.id, spec.plan, spec.nonce, len(spec.prompt), spec.limit, spec.sampling)
         return [Send(opening), *self._send_waiting()]
 
     def verified(self, epoch: int, position: int, tokens: Sequence[int], now: float) -> list[Action]:
@@ -234,6 +246,7 @@ class Session:
         wrong = False
         for token in chosen:
             self._tokens.append(token)
+            self._stopped = self._ends is not None and self._ends(token)
             if self._drafts:
                 draft = self._drafts.popleft()
                 wrong = draft.token != token
@@ -247,7 +260,7 @@ class Session:
     def _ended(self) -> FinishReason | None:
         if len(self._tokens) == len(self.spec.prompt):
             return None
-        if self._tokens[-1] in self.spec.eos:
+        if self._stopped or self._tokens[-1] in self.spec.eos:
             return "stop"
         return "length" if len(self._tokens) == len(self.spec.prompt) + self.spec.limit else None
 

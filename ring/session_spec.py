@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ring.frame import MAX_WIDTH
+from ring.sampling import GREEDY, Sampling
 
 
 class PromptInvalid(ValueError):
@@ -36,6 +37,7 @@ class SessionSpec:
         prefill_chunk: most prompt tokens in one frame.
         window: most frames in flight; a stage must be able to rewind over so many.
         draft_tokens: most drafts beside a known token in one frame: K; no decode frame is wider than K + 1.
+        sampling: how tokens are chosen, with a seed if it has a temperature.
         progress_seconds: after so long without a new verified frame or the receipts the session fails as "stalled".
 
     Raises:
@@ -55,6 +57,7 @@ class SessionSpec:
     window: int = 8
     draft_tokens: int = 4
     progress_seconds: float = 30.0
+    sampling: Sampling = GREEDY
 
     def __post_init__(self) -> None:
         if not 1 <= self.prefill_chunk <= MAX_WIDTH or self.window < 1:
@@ -68,6 +71,9 @@ class SessionSpec:
                 raise PromptInvalid(
                     f"prompt token {index} is {token}, not in [0, {self.vocab}) of this model"
                 )
+        for token, _ in self.sampling.logit_bias:
+            if token >= self.vocab:
+                raise PromptInvalid(f"logit_bias names token {token}, not in [0, {self.vocab}) of this model")
         if self.max_tokens < 1:
             raise PromptInvalid(f"max_tokens is {self.max_tokens}, but must be at least 1")
         if len(self.prompt) + 1 > self.context:

@@ -23,6 +23,7 @@ from ring.frame import (
     one_line,
 )
 from ring.receipts import Buffer, Job, ReceiptChain, ids_bytes
+from ring.token_choice import TokenChoice
 
 Activation = tuple[WireTensor | None, ...]
 
@@ -81,9 +82,13 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Have the runtime compute the frame, after all earlier ones, if StageTable.stands still says so by then."""
+    """Have the runtime compute the frame, after all earlier ones, if StageTable.stands still says so by then.
+
+    choice: how to choose tokens at the tail, if the runtime's own greedy choice is not what is asked for.
+    """
 
     frame: DataFrame
+    choice: TokenChoice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,9 @@ class _Held:
     epoch: int = 0
     accepted: int = 0
     waiting: list[DataFrame] = field(default_factory=list)
+    ids: list[int] = field(
+        default_factory=list
+    )  # of the frames taken, where the tail's choice depends on them
     chain: ReceiptChain = field(default_factory=ReceiptChain)
 
     @property
@@ -241,7 +249,21 @@ class StageTable:
         held.accepted = frame.position + frame.width
         held.waiting.append(frame)
         held.active = now
-        return [Compute(frame)]
+        return [Compute(frame, self._choice(held, frame))]
+
+    def _choice(self, held: _Held, frame: DataFrame) -> TokenChoice | None:
+        """Return how to choose tokens after the frame's; of a prompt, only the last one's choice counts for anything."""
+        opened = held.opened
+        if not self.role.tail or opened.sampling.greedy:
+            return None
+        if opened.sampling.penalizes:
+            held.ids[frame.position :] = frame.tokens or ()
+        first = max(0, opened.prompt_tokens - 1 - frame.position)
+        if first >= frame.width:
+            return None
+        return TokenChoice(
+            opened.sampling, first, frame.position + first + 1, tuple(held.ids), opened.prompt_tokens
+        )
 
     def _fault(self, held: _Held, frame: DataFrame) -> tuple[str, str] | None:
         end = frame.position + frame.width
@@ -261,6 +283,8 @@ class StageTable:
             return "frame_bad", "the head takes token ids and no tensors"
         if not self.role.head and all(tensor is None for tensor in frame.tensors):
             return "frame_bad", "a stage behind the head takes tensors, and the frame has none"
+        if self.role.tail and held.opened.sampling.penalizes and frame.tokens is None:
+            return "frame_bad", "the tail takes token ids where the sampling has penalties"
         return None
 
     def _verified(self, held: _Held, frame: DataFrame, chosen: Sequence[int] | None) -> list[Action]:
@@ -277,7 +301,8 @@ class StageTable:
                 frame.session, "runtime_failed", "the runtime gave no activation for the next stage"
             )
         self._observe(held, frame, _tensor_parts(activation))
-        tokens = frame.tokens if self.role.forward_tokens else None
+        wanted = self.role.forward_tokens or held.opened.sampling.penalizes
+        tokens = frame.tokens if wanted else None
         onward = DataFrame(frame.session, frame.epoch, frame.position, frame.width, tokens, activation)
         return [Forward(onward)]
 

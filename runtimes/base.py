@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from registry.shape import BlockMemory, ModelShape
 
 
@@ -173,6 +176,7 @@ class FrameInput:
             first (rewind), so a frame may repeat or overwrite what came before; it may not leave a gap.
         tokens: the frame's token ids: at the head always; elsewhere only where the runtime asks for them.
         activation: the previous stage's output; None at the head.
+        logits_from: at the tail, the first of the frame's tokens whose logits are wanted; None if none are.
 
     """
 
@@ -180,17 +184,20 @@ class FrameInput:
     position: int
     tokens: tuple[int, ...] | None
     activation: Activation | None
+    logits_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FrameOutput:
     """One frame's result: `activation` for the next stage, or at the tail `tokens`.
 
-    tokens[i] is the token that the model chooses to follow the frame's i-th token (greedy).
+    tokens[i] is the token that the model chooses to follow the frame's i-th token (greedy). logits are float32 [w − logits_from,
+    vocabulary], what the model says of the token to follow each of the frame's tokens from logits_from on, where they are wanted.
     """
 
     activation: Activation | None
     tokens: tuple[int, ...] | None
+    logits: NDArray[np.float32] | None = None
 
 
 class ModelRuntime(Protocol):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import trio
 
 from ring.drafter import NoDrafter
 from ring.frame import ErrorFrame, FinishFrame, Frame, VerifiedFrame
 from ring.generation import Draft, GenerateRequest
+from ring.ids import MAX_COUNT
 from ring.ngram import NgramDrafter
 from ring.plan import Plan
 from ring.session import Action, Commit, Failed, Finished, Send, Session
@@ -73,27 +75,33 @@ class Coordinator:
             return self.tokenizer.encode_chat([message._asdict() for message in request.messages])
         return self.tokenizer.encode_prompt(request.prompt or "")
 
-    def spec(self, prompt: Sequence[int], max_tokens: int, nonce: str = "") -> SessionSpec:
-        """Check a request against the plan. Raises ring.session_spec.PromptInvalid."""
+    def spec(self, prompt: Sequence[int], request: GenerateRequest) -> SessionSpec:
+        """Check a request against the plan, and choose what it leaves open. Raises ring.session_spec.PromptInvalid."""
+        sampling = request.sampling
+        if sampling.temperature > 0 and sampling.seed is None:
+            sampling = replace(sampling, seed=secrets.randbelow(MAX_COUNT + 1))
         return SessionSpec(
             id=secrets.token_hex(16),
             plan=self.plan.id,
-            nonce=nonce or secrets.token_hex(16),
+            nonce=request.nonce or secrets.token_hex(16),
             prompt=tuple(prompt),
-            max_tokens=max_tokens,
+            max_tokens=request.max_tokens,
             eos=self.tokenizer.eos_ids,
             context=self.plan.body.context,
             vocab=self.tokenizer.vocab_size,
             prefill_chunk=PREFILL_WIDTH,
             progress_seconds=self._progress_seconds,
+            sampling=sampling,
         )
 
-    async def run(self, spec: SessionSpec, on_tokens: OnTokens, draft: Draft) -> Finished | Failed:
-        """Run a session to its end, speculating as asked; being cancelled closes it on all stages."""
+    async def run(
+        self, spec: SessionSpec, on_tokens: OnTokens, draft: Draft, ends: Callable[[int], bool] | None = None
+    ) -> Finished | Failed:
+        """Run a session to its end, speculating as asked; being cancelled closes it on all stages. ends: see Session."""
         answers, incoming = trio.open_memory_channel[Frame](_ANSWERS)
         self._answers[spec.id] = answers
         drafter = NoDrafter() if draft == "none" else NgramDrafter()
-        session = Session(spec, trio.current_time(), drafter)
+        session = Session(spec, trio.current_time(), drafter, ends)
         try:
             return await self._drive(session, incoming, on_tokens)
         finally:

@@ -39,6 +39,7 @@ from swarmd.coordinator import Coordinator
 from swarmd.net import Channel, NetError, Node, first_message
 from swarmd.plans import Plans
 from swarmd.serving import Serving
+from swarmd.speech import Speech
 
 _REQUEST_WITHIN = 10.0  # s
 _SILENCE = 120.0  # s without an event from the coordinator; it gives up a silent ring sooner
@@ -202,17 +203,20 @@ def _code_of(error: PromptInvalid | TokenizerError) -> str:
 async def _generate(coordinator: Coordinator, request: GenerateRequest, say: Say) -> None:
     """Run a request on this host's coordinator. Raises PromptInvalid, TokenizerError."""
     prompt = await coordinator.prompt_ids(request)
-    spec = coordinator.spec(prompt, request.max_tokens, request.nonce)
-    plan, text = coordinator.plan, coordinator.tokenizer.stream()
-    await say(Started(spec.id, plan.body.shape.model_id, len(prompt), plan.head, plan.id))
+    spec = coordinator.spec(prompt, request)
+    plan, speech = coordinator.plan, Speech(coordinator.tokenizer.stream(), request.stop)
+    seed = spec.sampling.seed if spec.sampling.temperature > 0 else None
+    await say(Started(spec.id, plan.body.shape.model_id, len(prompt), plan.head, plan.id, seed))
 
     async def on_tokens(tokens: tuple[int, ...]) -> None:
-        await say(TokenEvent(tokens, text.push(tokens)))
+        await say(TokenEvent(tokens, speech.take()))
 
-    end = await coordinator.run(spec, on_tokens, request.draft)
+    end = await coordinator.run(spec, on_tokens, request.draft, speech.ends)
     if isinstance(end, Failed):
         await say(ErrorEvent(end.code, end.message, end.stage))
         return
+    if rest := speech.rest():
+        await say(TokenEvent((), rest))
     await say(
         Done(
             job=spec.id,

@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from ring.batch import take_batch
-from ring.frame import DataFrame, ErrorFrame, Frame, WireTensor
+from ring.frame import ErrorFrame, Frame, WireTensor
 from ring.identity import PeerId
 from ring.plan import Plan
 from ring.stage import (
@@ -30,7 +30,8 @@ from ring.stage import (
     StageTable,
     overtaken,
 )
-from runtimes.base import Activation, FrameInput, RuntimeFailure, Tensor
+from ring.token_choice import ChoiceImpossible
+from runtimes.base import Activation, FrameInput, FrameOutput, RuntimeFailure, Tensor
 from swarmd.edges import EDGE_ENDS, EdgeRefused, EdgeRole, open_edge, receive_frame, ring_error, send_frame
 from swarmd.engine import Engine
 from swarmd.learning import Learning
@@ -242,7 +243,7 @@ class StageRunner:
             return
         began = time.perf_counter_ns()
         try:
-            outputs, spent = await self._engine.forward([_input_of(compute.frame) for compute in standing])
+            outputs, spent = await self._engine.forward([_input_of(compute) for compute in standing])
         except RuntimeFailure as error:
             if len(standing) > 1:
                 self._log.info("batch_failed", frames=len(standing), code=error.code, reason=str(error))
@@ -255,7 +256,12 @@ class StageRunner:
         actions: list[Action] = []
         for compute, output in zip(standing, outputs, strict=True):
             made = _for_the_wire(output.activation)
-            actions += self._table.computed(compute, made, output.tokens, trio.current_time())
+            try:
+                chosen = await _chosen(compute, output)
+            except ChoiceImpossible as error:
+                actions += self._table.failed(compute.frame.session, "runtime_failed", str(error))
+            else:
+                actions += self._table.computed(compute, made, chosen, trio.current_time())
         if len(standing) == 1:  # what a frame costs in company is no measure of what it costs
             self._learn(standing[0].frame.width, spent, time.perf_counter_ns() - began - spent)
         await self._carry_out(actions)
@@ -326,9 +332,22 @@ class StageRunner:
             self._stopped.set()
 
 
-def _input_of(frame: DataFrame) -> FrameInput:
+async def _chosen(compute: Compute, output: FrameOutput) -> tuple[int, ...] | None:
+    """Return the tokens chosen after a frame's: the runtime's own choice where nothing else was asked for."""
+    choice = compute.choice
+    if choice is None or output.tokens is None:
+        return output.tokens
+    if output.logits is None or len(output.logits) != compute.frame.width - choice.first:
+        raise ChoiceImpossible("the runtime gave no logits to choose by, which sampling needs")
+    # In a thread: a row of a large vocabulary takes milliseconds.
+    return output.tokens[: choice.first] + await trio.to_thread.run_sync(choice.of, output.logits)
+
+
+def _input_of(compute: Compute) -> FrameInput:
+    frame, choice = compute.frame, compute.choice
     activation = tuple(None if t is None else Tensor(*t) for t in frame.tensors) or None
-    return FrameInput(frame.session, frame.position, frame.tokens, activation)
+    wanted = None if choice is None else choice.first
+    return FrameInput(frame.session, frame.position, frame.tokens, activation, wanted)
 
 
 def _for_the_wire(activation: Activation | None) -> tuple[WireTensor | None, ...] | None:

@@ -286,11 +286,11 @@ class Block:
             raise AssertionError("only a tail chooses tokens")
         return self._tail.choose(output)
 
-    def logits(self, output: Any) -> torch.Tensor:
-        """Return the float32 logits [w, vocabulary] of a tail's output."""
+    def logits(self, output: Any, start: int = 0) -> torch.Tensor:
+        """Return the float32 logits [w − start, vocabulary] of a tail's output from a row on."""
         if self._tail is None:
             raise AssertionError("only a tail has logits")
-        return self._tail.logits(output, 0, output.last_hidden_state.shape[1])
+        return self._tail.logits(output, start, output.last_hidden_state.shape[1])
 
     def _keep(self, _module: nn.Module, _inputs: Any, output: LayerOutput) -> None:
         self._passing.state = output

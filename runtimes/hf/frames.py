@@ -21,6 +21,7 @@ class DeviceFrame:
     ids: torch.Tensor | None
     state: LayerOutput | None
     width: int
+    logits_from: int | None
 
 
 def parse(block: Block, frame: FrameInput) -> DeviceFrame:
@@ -28,13 +29,14 @@ def parse(block: Block, frame: FrameInput) -> DeviceFrame:
     try:
         ids = _parse_tokens(block, frame.tokens) if block.takes_ids else None
         if block.takes is None:
-            return DeviceFrame(ids, None, 0 if ids is None else ids.shape[1])
+            return DeviceFrame(ids, None, 0 if ids is None else ids.shape[1], frame.logits_from)
         width = block.takes.width(frame.activation)
         if ids is not None and ids.shape[1] != width:
             raise FrameMalformed(
                 f"the frame has {ids.shape[1]} token ids and an activation of {width} tokens"
             )
-        return DeviceFrame(ids, block.takes.parse(frame.activation or (), width, block.device), width)
+        state = block.takes.parse(frame.activation or (), width, block.device)
+        return DeviceFrame(ids, state, width, frame.logits_from)
     except FrameMalformed as error:
         raise FrameMalformed(f"session {frame.session!r}: {error}") from error
 
@@ -54,12 +56,14 @@ def compute(block: Block, frames: Sequence[tuple[DeviceFrame, BlockCache, int]])
     for index, (frame, cache, _) in enumerate(frames):
         if index not in outputs:
             outputs[index] = block.forward(frame.ids, frame.state, frame.width, cache)
-    return [_output(block, outputs[index]) for index in range(len(frames))]
+    return [_output(block, outputs[index], frame) for index, (frame, _, _) in enumerate(frames)]
 
 
-def _output(block: Block, output: Any) -> FrameOutput:
+def _output(block: Block, output: Any, frame: DeviceFrame) -> FrameOutput:
     if block.tail:
-        return FrameOutput(None, block.choose(output))
+        start = frame.logits_from
+        logits = None if start is None else block.logits(output, start).cpu().numpy()
+        return FrameOutput(None, block.choose(output), logits)
     return FrameOutput(block.gives.activation(output), None)
 
 

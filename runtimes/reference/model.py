@@ -139,8 +139,16 @@ def _layer(tensors: dict[str, Integers], layer: int, hidden: Integers, held: Int
 
 def choose(tensors: dict[str, Integers], hidden: Integers) -> tuple[int, ...]:
     """Return the token chosen after each row of `hidden` [w, hidden]; the lowest id of equals."""
-    scores = _scramble(hidden + tensors["norm"]) @ tensors["head"]
-    return tuple(int(token) for token in scores.argmax(axis=1))
+    return tuple(int(token) for token in _scores(tensors, hidden).argmax(axis=1))
+
+
+def logits(tensors: dict[str, Integers], hidden: Integers) -> npt.NDArray[np.float32]:
+    """Return float32 [w, vocabulary], from -4 to 4: what a sampler chooses by after each row of `hidden` [w, hidden]."""
+    return np.asarray(_scores(tensors, hidden) / 2.0**61, np.float32)
+
+
+def _scores(tensors: dict[str, Integers], hidden: Integers) -> Integers:
+    return _scramble(hidden + tensors["norm"]) @ tensors["head"]
 
 
 def generate(path: Path, prompt: Sequence[int], count: int) -> list[int]:

@@ -37,6 +37,7 @@ from runtimes.reference.model import (
     ReferenceConfig,
     choose,
     derive,
+    logits,
     tensor_shapes,
 )
 from runtimes.sessions import SessionTable
@@ -197,7 +198,7 @@ class ReferenceRuntime:
         inputs = [_hidden_of(block, frame) for frame in frames]
         sessions.check(frames, [len(hidden) for hidden in inputs])
         return [
-            _output(block, block.step(hidden, frame.position, sessions[frame.session]))
+            _output(block, block.step(hidden, frame.position, sessions[frame.session]), frame.logits_from)
             for frame, hidden in zip(frames, inputs, strict=True)
         ]
 
@@ -233,9 +234,10 @@ def _hidden_of(block: ReferenceBlock, frame: FrameInput) -> Integers:
     return np.frombuffer(tensor.data, "<i8").astype(np.int64).reshape(width, block.config.hidden)
 
 
-def _output(block: ReferenceBlock, hidden: Integers) -> FrameOutput:
+def _output(block: ReferenceBlock, hidden: Integers, logits_from: int | None) -> FrameOutput:
     if block.hi == block.config.layers:
-        return FrameOutput(None, choose(block.tensors, hidden))
+        wanted = None if logits_from is None else logits(block.tensors, hidden[logits_from:])
+        return FrameOutput(None, choose(block.tensors, hidden), wanted)
     activation: Activation = (
         Tensor("int64", (1, *hidden.shape), hidden.astype("<i8", copy=False).data.cast("B")),
     )

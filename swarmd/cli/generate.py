@@ -15,6 +15,7 @@ import trio
 import typer
 
 from ring.generation import Draft
+from ring.sampling import Sampling
 from swarmd import control
 from swarmd.cli.options import AsJson, ConfigFile, MaxTokens, Settings, load_configuration
 from swarmd.printable import printable
@@ -38,6 +39,33 @@ def generate(
         str | None, typer.Option("--model", metavar="ID", help="Refuse if the swarm serves another model.")
     ] = None,
     draft: Annotated[Draft, typer.Option("--draft", help="Who guesses tokens ahead.")] = "auto",
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="How freely to choose; 0 always takes the likeliest token.")
+    ] = 0.0,
+    top_k: Annotated[int, typer.Option("--top-k", help="Choose among so many; 0 for all.")] = 0,
+    top_p: Annotated[
+        float, typer.Option("--top-p", help="Choose among those with this probability together.")
+    ] = 1.0,
+    min_p: Annotated[
+        float, typer.Option("--min-p", help="Least probability, relative to the likeliest.")
+    ] = 0.0,
+    repetition_penalty: Annotated[
+        float, typer.Option("--repetition-penalty", help="Above 1: rather not what is there already.")
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float, typer.Option("--presence-penalty", help="Above 0: rather not what was said already.")
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float, typer.Option("--frequency-penalty", help="Above 0: rather not what was said often.")
+    ] = 0.0,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", help="The same seed gives the same text.", show_default="a new one"),
+    ] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option("--stop", metavar="TEXT", help="End before this text; may be repeated."),
+    ] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Say how the speculation went.")] = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
@@ -46,9 +74,14 @@ def generate(
     """Generate text with the swarm. The text goes to stdout as it comes, all else to stderr."""
     text = _prompt(prompt)
     loaded = load_configuration(config, settings)
+    sampling = Sampling(
+        temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed
+    )
+    fields: dict[str, Any] = {"max_tokens": max_tokens, "draft": draft}
+    fields |= {"sampling": sampling.to_map(), "stop": stop or []} | ({"model": model} if model else {})
     ask = Question(
         loaded.state_dir / control.SOCKET_NAME,
-        {"max_tokens": max_tokens, "draft": draft} | ({"model": model} if model else {}),
+        fields,
         loaded.config.plan.progress_timeout + _PATIENCE,
     )
     answer = trio.run(_generate, ask, text, chat, _say_nothing if as_json else _say)

@@ -7,16 +7,19 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
 from nacl.signing import SigningKey
 
 from ring.drafter import TokenDrafter
 from ring.frame import ErrorFrame, FinishFrame, Frame, VerifiedFrame, WireTensor, decode, encode
 from ring.generation import Assigned, Done
 from ring.identity import PeerId, peer_id_of
+from ring.sampling import Sampling
 from ring.session import Action as SessionAction
 from ring.session import Commit, Failed, Finished, Send, Session
 from ring.session_spec import SessionSpec
 from ring.stage import Action, Close, Compute, Forward, Open, StageLimits, StageRole, StageTable, overtaken
+from ring.token_choice import Logits, choose
 
 VOCAB = 13
 LAYERS = 6
@@ -66,6 +69,25 @@ def generate(prompt: Sequence[int], limit: int, eos: frozenset[int]) -> tuple[li
     return tokens[len(prompt) :], "length"
 
 
+def logits_of(states: Sequence[int]) -> Logits:
+    """What the model says of every token to follow, if it is to be sampled."""
+    return np.array(
+        [[state * (token + 3) % 97 / 20 for token in range(VOCAB)] for state in states], np.float32
+    )
+
+
+def generate_sampled(prompt: Sequence[int], limit: int, rule: Sampling) -> list[int]:
+    """What sampling from the whole model says, token by token, without any ring."""
+    block, tokens = Block(0, LAYERS), list(prompt)
+    states = block.forward(0, tokens)
+    for _ in range(limit):
+        tokens += choose(
+            rule, logits_of(states[-1:]), position=len(tokens), ids=tokens, prompt_tokens=len(prompt)
+        )
+        states = block.forward(len(tokens) - 1, tokens[-1:])
+    return tokens[len(prompt) :]
+
+
 def packed(states: Sequence[int]) -> WireTensor:
     return WireTensor("int64", (1, len(states), 1), b"".join(state.to_bytes(8, "little") for state in states))
 
@@ -109,7 +131,11 @@ class Stage:
         states = list(frame.tokens or ()) if role.head else unpacked(frame.tensors[0])
         states = self.blocks[frame.session].forward(frame.position, states)
         if role.tail:
-            return self.table.computed(compute, None, [state % VOCAB for state in states], self.now)
+            chosen = [state % VOCAB for state in states]
+            if compute.choice is not None:
+                first = compute.choice.first
+                chosen[first:] = compute.choice.of(logits_of(states[first:]))
+            return self.table.computed(compute, None, chosen, self.now)
         return self.table.computed(compute, (packed(states),), None, self.now)
 
 

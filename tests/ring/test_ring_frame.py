@@ -29,6 +29,7 @@ from ring.frame import (
     encode,
     one_line,
 )
+from ring.sampling import Sampling
 
 ids = st.text("abcXYZ019._:-", min_size=1, max_size=128)
 counts = st.integers(0, 2**53 - 1)
@@ -53,9 +54,17 @@ def data_frames(draw: st.DrawFn) -> DataFrame:
     return DataFrame(draw(ids), draw(counts), draw(counts), width, tokens, parts)
 
 
+samplings = st.builds(
+    Sampling,
+    st.floats(0, 100),
+    counts,
+    st.floats(0.001, 1),
+    seed=counts,
+    logit_bias=st.just(()) | st.tuples(st.tuples(counts, st.floats(-100, 100))),
+)
 frames: st.SearchStrategy[Frame] = st.one_of(
     data_frames(),
-    st.builds(OpenFrame, ids, ids, ids, st.integers(1, 2**53 - 1), st.integers(1, 2**53 - 1)),
+    st.builds(OpenFrame, ids, ids, ids, st.integers(1, 2**53 - 1), st.integers(1, 2**53 - 1), samplings),
     st.builds(VerifiedFrame, ids, counts, counts, st.lists(counts, min_size=1, max_size=20).map(tuple)),
     st.builds(FinishFrame, ids, counts, counts, st.lists(flat, max_size=3).map(tuple)),
     st.builds(CloseFrame, ids, texts),

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from runtimes_ring import GENEROUS, TALE, TALE_PATH, Ring, ignore
@@ -147,6 +148,21 @@ def test_frames_of_several_sessions_go_in_one_call() -> None:
     together = [output.tokens for output in runtime.forward(frames)]
     assert runtime.sessions() == {"a": 4, "b": 2}
     assert together == [runtime.forward([frame])[0].tokens for frame in frames]
+
+
+def test_logits_are_those_that_the_tokens_are_chosen_by(whole: Any) -> None:
+    runtime = HfRuntime()
+    runtime.load(TALE, 0, 8, GENEROUS, ignore)
+    runtime.open_session("s")
+    tokens = prompt_ids()[3]
+    [output] = runtime.forward([FrameInput("s", 0, tuple(tokens), None, logits_from=2)])
+    assert output.logits is not None
+    assert output.tokens is not None
+    assert (output.logits.dtype, output.logits.shape) == (np.float32, (len(tokens) - 2, 2048))
+    assert tuple(output.logits.argmax(axis=1)) == output.tokens[2:]
+    with torch.inference_mode():
+        said = whole(torch.tensor([list(tokens)])).logits[0, 2:].float().numpy()
+    assert np.abs(said - output.logits).max() <= 0.05 * np.abs(said).max()
 
 
 def test_a_long_prefill_chooses_what_the_whole_model_chooses_at_its_end(whole: Any) -> None:

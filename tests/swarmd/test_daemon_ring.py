@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -109,3 +110,65 @@ async def test_hosts_that_cannot_serve_do_not_keep_the_others_from_it(home: Path
             await until(daemon, "plan", has_plan)
         _, final = await ask(able[0], tokens=[3, 4], max_tokens=4)
         assert final["receipts_verified"] == 2
+
+
+async def test_a_seed_gives_the_same_tokens_with_any_drafter_and_any_number_of_hosts(home: Path) -> None:
+    warm = {
+        "temperature": 0.8,
+        "top_k": 40,
+        "top_p": 0.95,
+        "presence_penalty": 0.5,
+        "repetition_penalty": 1.1,
+    }
+    question: dict[str, Any] = {"tokens": [3, 4, 3, 4], "max_tokens": 12}
+    for name in ("one", "three"):
+        (home / name).mkdir()
+    async with reference_swarm(home / "one") as swarm:
+        await start(swarm, home / "one", 1)
+        alone, _ = await ask(swarm.running[0], **question, sampling=warm | {"seed": 5}, draft="none")
+        other, _ = await ask(swarm.running[0], **question, sampling=warm | {"seed": 6})
+        greedy, _ = await ask(swarm.running[0], **question)
+        assert alone != other
+        assert alone != greedy
+    async with reference_swarm(home / "three") as swarm:
+        await start(swarm, home / "three", 3)
+        for draft in ("none", "ngram"):
+            tokens, final = await ask(swarm.running[1], **question, sampling=warm | {"seed": 5}, draft=draft)
+            assert tokens == alone
+            assert final["receipts_verified"] == 3
+
+
+async def test_what_a_request_says_of_sampling_is_checked(home: Path) -> None:
+    async with reference_swarm(home) as swarm:
+        await start(swarm, home, 1)
+        for fields, named in [
+            ({"sampling": {"temperature": -1}}, r"sampling\.temperature"),
+            ({"sampling": {"logit_bias": [[1 << 20, 1]]}}, "logit_bias names token"),
+            ({"stop": [""]}, r"stop\[0\] is empty"),
+        ]:
+            with pytest.raises(control.RemoteError, match=named):
+                await ask(swarm.running[0], tokens=[3], max_tokens=2, **fields)
+
+
+async def test_text_ends_before_what_it_is_to_stop_at(home: Path) -> None:
+    async def said(**fields: Any) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        text, messages = "", []
+        async with control.stream(
+            swarm.running[0].socket, "generate", tokens=[3, 4], max_tokens=16, **fields
+        ) as reply:
+            async for message in reply:
+                messages.append(message)
+                text += message.get("text", "")
+        return text, messages[0], messages[-1]
+
+    async with reference_swarm(home) as swarm:
+        await start(swarm, home, 1)
+        whole, _, _ = await said()
+        stop = whole[len(whole) // 2 : len(whole) // 2 + 3]
+        text, _, final = await said(stop=[stop, "never said"])
+        assert text == whole[: whole.index(stop)]
+        assert final["finish_reason"] == "stop"
+        assert final["tokens"] < 16
+        drawn, started, _ = await said(sampling={"temperature": 1.0})
+        again, _, _ = await said(sampling={"temperature": 1.0, "seed": started["seed"]})
+        assert again == drawn

@@ -158,7 +158,8 @@ def test_logits_are_those_that_the_tokens_are_chosen_by(whole: Any) -> None:
     [output] = runtime.forward([FrameInput("s", 0, tuple(tokens), None, logits_from=2)])
     assert output.logits is not None
     assert output.tokens is not None
-    assert (output.logits.dtype, output.logits.shape) == (np.float32, (len(tokens) - 2, 2048))
+    assert output.logits.dtype == np.dtype(np.float32)
+    assert output.logits.shape == (len(tokens) - 2, 2048)
     assert tuple(output.logits.argmax(axis=1)) == output.tokens[2:]
     with torch.inference_mode():
         said = whole(torch.tensor([list(tokens)])).logits[0, 2:].float().numpy()

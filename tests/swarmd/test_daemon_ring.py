@@ -141,11 +141,12 @@ async def test_a_seed_gives_the_same_tokens_with_any_drafter_and_any_number_of_h
 async def test_what_a_request_says_of_sampling_is_checked(home: Path) -> None:
     async with reference_swarm(home) as swarm:
         await start(swarm, home, 1)
-        for fields, named in [
+        wrong: list[tuple[dict[str, Any], str]] = [
             ({"sampling": {"temperature": -1}}, r"sampling\.temperature"),
             ({"sampling": {"logit_bias": [[1 << 20, 1]]}}, "logit_bias names token"),
             ({"stop": [""]}, r"stop\[0\] is empty"),
-        ]:
+        ]
+        for fields, named in wrong:
             with pytest.raises(control.RemoteError, match=named):
                 await ask(swarm.running[0], tokens=[3], max_tokens=2, **fields)
 

@@ -9,8 +9,8 @@ class StopText:
     """Text in pieces, given out as soon as no stop can begin in it. Where it stops depends on the text, not on the pieces."""
 
     def __init__(self, stops: Sequence[str]) -> None:
-        """Stop before the first of `stops`, none of them empty, that the text says."""
-        self._stops = tuple(stops)
+        """Stop before the first of `stops`, none of them empty, that the text says; of those that end at once, the longest."""
+        self._stops = sorted(stops, key=len, reverse=True)
         self._held = ""
         self.stopped = False
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from registry.shape import BlockMemory, ModelShape
+
+if TYPE_CHECKING:  # commands look at this module, and start faster without arrays
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class RuntimeFailure(Exception):

@@ -15,7 +15,7 @@ import trio
 import typer
 
 from ring.generation import Draft
-from ring.sampling import Sampling
+from ring.sampling import GREEDY, Sampling
 from swarmd import control
 from swarmd.cli.options import AsJson, ConfigFile, MaxTokens, Settings, load_configuration
 from swarmd.printable import printable
@@ -78,7 +78,12 @@ def generate(
         temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed
     )
     fields: dict[str, Any] = {"max_tokens": max_tokens, "draft": draft}
-    fields |= {"sampling": sampling.to_map(), "stop": stop or []} | ({"model": model} if model else {})
+    if model:
+        fields["model"] = model
+    if sampling != GREEDY:
+        fields["sampling"] = sampling.to_map()
+    if stop:
+        fields["stop"] = stop
     ask = Question(
         loaded.state_dir / control.SOCKET_NAME,
         fields,

@@ -433,6 +433,23 @@ def test_plain_continues_the_prompt_as_it_is(daemon: DaemonDouble) -> None:
     ]
 
 
+def test_how_to_choose_tokens_and_where_to_stop_reaches_the_daemon(daemon: DaemonDouble) -> None:
+    warm = ["--temperature", "0.7", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.05", "--seed", "7"]
+    penalties = ["--repetition-penalty", "1.1", "--presence-penalty", "0.5", "--frequency-penalty", "0.25"]
+    assert run(["generate", "Tell me", *warm, *penalties, "--stop", "END", "--stop", "\n"]) == ExitStatus.OK
+    assert daemon.requests[-1]["stop"] == ["END", "\n"]
+    assert daemon.requests[-1]["sampling"] == {
+        "temperature": 0.7,
+        "top_k": 40,
+        "top_p": 0.9,
+        "min_p": 0.05,
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.25,
+        "seed": 7,
+    }
+
+
 def test_a_model_without_a_template_gets_the_plain_prompt_and_the_user_is_told(
     daemon: DaemonDouble, capsys: pytest.CaptureFixture[str]
 ) -> None:
